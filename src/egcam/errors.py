@@ -1,0 +1,69 @@
+"""What egcam raises and warns. Every error is a `ValueError` whose text says what is wrong and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class EgcamError(ValueError):
+    """The root of all errors egcam raises on purpose."""
+
+
+class InputError(EgcamError):
+    """Images, extra inputs or masks that cannot be explained."""
+
+
+class LayerError(EgcamError):
+    """A layer that does not exist, does not run, runs several times or has no spatial output."""
+
+
+class TargetError(EgcamError):
+    """A class, class name or target callable that does not fit the model's output."""
+
+
+class ModelError(EgcamError):
+    """A model that cannot be looked into: compiled away, scripted, quantised, or with an unknown output."""
+
+
+class MethodError(EgcamError):
+    """An unknown method or an option the method does not take."""
+
+
+class SamplingError(EgcamError):
+    """A reference, path or kernel that cannot be used."""
+
+
+class MissingExtraError(EgcamError, ImportError):
+    """An optional dependency is needed and is not installed."""
+
+
+class ZeroMapWarning(UserWarning):
+    """A map is zero everywhere; the text names the likely cause."""
+
+
+def near_misses(word: str, known: Iterable[str], most: int = 3) -> str:
+    """A sentence with the known names closest to `word`, or the first few of them when none is close.
+
+    >>> near_misses("layer5", ["layer3", "layer4", "fc"])
+    "did you mean 'layer4' or 'layer3'?"
+    """
+    names = list(known)
+    close = get_close_matches(word, names, n=most, cutoff=0.5)
+    if not close:
+        lowered = {name.lower(): name for name in names}
+        close = [lowered[match] for match in get_close_matches(word.lower(), lowered, n=most, cutoff=0.5)]
+    if not close and word:
+        close = [name for name in names if word.lower() in name.lower()][:most]
+    if close:
+        return "did you mean " + " or ".join(repr(name) for name in close) + "?"
+    shown = ", ".join(repr(name) for name in names[:most])
+    return f"known are {shown}, … ({len(names)} in all)" if len(names) > most else f"known are {shown}"
+
+
+def require(module: str, extra: str, purpose: str) -> None:
+    """Raise `MissingExtraError` with the install line when `module` is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec(module.split(".")[0]) is None:
+        raise MissingExtraError(f"{purpose} needs the package '{module}': pip install 'egcam[{extra}]'")

@@ -1,0 +1,1 @@
+"""Run a model and look inside it: layers, targets, activations and gradients at a layer."""

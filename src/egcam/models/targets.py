@@ -1,0 +1,266 @@
+"""Which number to explain: from what the user says (a class, a name, a callable) to one score per image."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import EgcamError, ModelError, TargetError, near_misses
+
+Score: TypeAlias = Literal["logit", "probability", "sigmoid"]
+OneTarget: TypeAlias = int | str | None
+TargetCallable: TypeAlias = Callable[[Any], Tensor]
+Target: TypeAlias = OneTarget | Sequence[OneTarget] | Tensor | TargetCallable
+
+SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
+_LOGIT_KEYS = ("logits", "logit", "out", "output", "outputs", "scores", "pred", "preds", "prediction")
+
+
+@cache
+def imagenet_classes() -> tuple[str, ...]:
+    """The 1,000 class names of ILSVRC2012, in the order of the networks' outputs."""
+    text = files("egcam.models").joinpath("imagenet_classes.txt").read_text(encoding="utf-8")
+    return tuple(text.splitlines())
+
+
+def _entries(output: object) -> list[tuple[str, Tensor]] | None:
+    """The named tensors of a structured output, or None when the kind of output is unknown."""
+    if isinstance(output, Mapping):
+        pairs = [(str(key), value) for key, value in output.items()]
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        pairs = [(entry.name, getattr(output, entry.name)) for entry in dataclasses.fields(output)]
+    elif isinstance(output, tuple) and hasattr(output, "_fields"):
+        pairs = [(name, getattr(output, name)) for name in output._fields]
+    elif isinstance(output, tuple | list):
+        pairs = [(f"[{index}]", value) for index, value in enumerate(output)]
+    else:
+        return None
+    return [(name, value) for name, value in pairs if isinstance(value, Tensor)]
+
+
+def _as_class_scores(tensor: Tensor, count: int) -> Tensor | None:
+    """`tensor` as (N, classes) when it can be read so: (N, C), (N, C, 1, 1) or (N,)."""
+    if not tensor.is_floating_point() or tensor.ndim == 0 or tensor.shape[0] != count:
+        return None
+    if tensor.ndim == 1:
+        return tensor[:, None]
+    if tensor.ndim == 2 or all(size == 1 for size in tensor.shape[2:]):
+        return tensor.flatten(1)
+    return None
+
+
+def class_scores(output: object, count: int) -> Tensor:
+    """The (N, classes) logits inside whatever the model returned.
+
+    A tensor is taken as it is. From a tuple or list the first (N, classes) tensor is taken; from a dict, named tuple
+    or dataclass the entry called "logits" (or "out", "scores", …), else the only (N, classes) tensor.
+
+    Args:
+        output: what the model returned for a batch.
+        count: the number N of images in that batch.
+
+    Example:
+        >>> class_scores({"features": torch.zeros(2, 8, 7, 7), "logits": torch.ones(2, 3)}, 2).shape
+        torch.Size([2, 3])
+    """
+    if isinstance(output, Tensor):
+        scores = _as_class_scores(output, count)
+        if scores is None:
+            raise ModelError(
+                f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
+                "pass a callable target that turns this output into one number per image, "
+                "e.g. target=lambda out: out[:, 3].mean((1, 2))"
+            )
+        return scores
+    entries = _entries(output)
+    if entries is None:
+        raise ModelError(
+            f"the model returned a {type(output).__name__}; egcam reads tensors, tuples, lists, dicts and dataclasses. "
+            "Pass a callable target that turns this output into one number per image"
+        )
+    readable = [(name, scores) for name, value in entries if (scores := _as_class_scores(value, count)) is not None]
+    named = {name: scores for name, scores in readable if scores.ndim == 2}
+    for key in _LOGIT_KEYS:
+        if key in named:
+            return named[key]
+    two_dimensional = [scores for _, scores in readable if scores.shape[1] > 1] or [scores for _, scores in readable]
+    positional = isinstance(output, tuple | list) and not hasattr(output, "_fields")
+    if two_dimensional and (positional or len(two_dimensional) == 1):
+        return two_dimensional[0]
+    shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
+    raise ModelError(
+        f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
+        "pass a callable target, e.g. target=lambda out: out['logits'][:, 3]"
+    )
+
+
+def _shape(tensor: Tensor) -> str:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return f"a {kind} tensor of shape {tuple(tensor.shape)}"
+
+
+def known_classes(model: nn.Module, given: Sequence[str] | None) -> Sequence[str] | None:
+    """The class names: those given, else those the model carries (`classes`, `class_names`, `config.id2label`)."""
+    if given is not None:
+        return given
+    for attribute in ("classes", "class_names"):
+        names = getattr(model, attribute, None)
+        if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
+            return names
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    if isinstance(labels, Mapping) and labels:
+        return [str(labels[key]) for key in sorted(labels, key=int)]
+    return None
+
+
+def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
+    """The index of a class name; case and underscores do not matter, and one of several synonyms is enough.
+
+    A network with exactly 1,000 outputs and no names of its own is taken to be an ImageNet network.
+
+    Example:
+        >>> class_index("Golden Retriever", None, 1000)
+        207
+    """
+    names = classes if classes is not None else (imagenet_classes() if count == 1000 else None)
+    if names is None:
+        raise TargetError(
+            f"target {name!r} is a class name, but this model's class names are unknown; "
+            f"pass classes=[…] with {count} names, or the class's index"
+        )
+    wanted = _plain(name)
+    exact = [index for index, known in enumerate(names) if _plain(known) == wanted]
+    found = exact or [i for i, known in enumerate(names) if wanted in {_plain(part) for part in known.split(",")}]
+    if not found:
+        raise TargetError(f"no class is called {name!r}; {near_misses(name, names)}")
+    if len(found) > 1:
+        raise TargetError(f"{len(found)} classes are called {name!r}: pass the index, one of {found}")
+    return found[0]
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").lower().split())
+
+
+class Targets:
+    """What is explained for each image of one call: resolved class indices, or the user's callable.
+
+    Args:
+        target: None (the prediction), a class index or name, one of those per image, or a callable that gets the
+            model's output and returns one number per image.
+        count: the number N of images.
+        score: "logit", or "probability" (softmax over classes), or "sigmoid" (per class, for multi-label networks).
+        classes: the class names, where known.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        count: int,
+        score: Score = "logit",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        if score not in SCORES:
+            raise TargetError(f"unknown score {score!r}; {near_misses(str(score), SCORES)}")
+        self.score = score
+        self.classes = classes
+        self.count = count
+        self.function: TargetCallable | None = None
+        self.wanted: list[OneTarget] = []
+        if callable(target) and not isinstance(target, Tensor | str):
+            self.function = target
+        else:
+            self.wanted = _one_per_image(target, count)
+
+    def part(self, start: int, stop: int) -> Targets:
+        """The targets of images `start` to `stop`."""
+        part = Targets(None, stop - start, self.score, self.classes)
+        part.function = self.function
+        part.wanted = self.wanted[start:stop]
+        return part
+
+    def indices(self, output: object) -> Tensor | None:
+        """(N,) class indices, given the output for the unperturbed images; None with a callable target."""
+        if self.function is not None:
+            return None
+        logits = class_scores(output, self.count)
+        total = logits.shape[1]
+        predicted = logits.argmax(1)
+        chosen = []
+        for image, one in enumerate(self.wanted):
+            if one is None:
+                chosen.append(predicted[image])
+                continue
+            index = class_index(one, self.classes, total) if isinstance(one, str) else one
+            if not 0 <= index < total:
+                raise TargetError(
+                    f"target {index} is out of range: the model has {total} classes, 0 to {total - 1}"
+                )
+            chosen.append(torch.tensor(index, device=logits.device))
+        return torch.stack(chosen)
+
+    def scores(self, output: object, indices: Tensor | None, count: int) -> Tensor:
+        """(N,) the number explained for each row of a batch of `count` rows; `indices` are the rows' classes."""
+        if self.function is not None:
+            scores = self.function(output)
+            if not isinstance(scores, Tensor) or scores.shape != (count,):
+                got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+                raise TargetError(
+                    f"the target callable returned {got}; it must return one number per image, shape ({count},)"
+                )
+            return scores
+        assert indices is not None
+        return class_score(class_scores(output, count), indices, self.score)
+
+
+def class_score(logits: Tensor, indices: Tensor, score: Score) -> Tensor:
+    """(N,) the logit, softmax probability or sigmoid of class `indices[n]` in row n of (N, classes) logits."""
+    if score == "probability":
+        logits = logits.softmax(1)
+    elif score == "sigmoid":
+        logits = logits.sigmoid()
+    return logits.gather(1, indices[:, None])[:, 0]
+
+
+def predictions(output: object, count: int) -> Tensor | None:
+    """(N,) the predicted classes, or None when the output holds no readable class scores."""
+    try:
+        return class_scores(output, count).argmax(1)
+    except EgcamError:
+        return None
+
+
+def _one_per_image(target: Target, count: int) -> list[OneTarget]:
+    if isinstance(target, Tensor):
+        if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+            raise TargetError(f"targets are class indices: an integer tensor, not {target.dtype}")
+        target = target.tolist()
+    if target is None or isinstance(target, str) or _is_index(target):
+        return [_one(target)] * count
+    if hasattr(target, "tolist") and not isinstance(target, list | tuple):
+        target = target.tolist()
+    if not isinstance(target, Sequence):
+        raise TargetError(
+            f"target must be None, a class index or name, one per image, or a callable; not {type(target).__name__}"
+        )
+    if len(target) != count:
+        raise TargetError(f"{len(target)} targets for {count} image(s): pass one target, or one per image")
+    return [_one(item) for item in target]
+
+
+def _is_index(value: object) -> bool:
+    return hasattr(value, "__index__") and not hasattr(value, "__len__") and not isinstance(value, bool)
+
+
+def _one(value: object) -> OneTarget:
+    if value is None or isinstance(value, str):
+        return value
+    if _is_index(value):
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    raise TargetError(f"a target is a class index, a class name or None; not {value!r}")
