@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from egcam.errors import InputError
+
+Pixels: TypeAlias = npt.NDArray[np.floating[Any]]
 
 # matplotlib is imported inside functions only: `import egcam` must stay quick.
 
@@ -22,7 +25,7 @@ _FADE = 0.6
 
 
 @cache
-def _color_table(name: str) -> npt.NDArray[np.float32]:
+def _color_table(name: str) -> Pixels:
     """(256, 3) the colours of a matplotlib colour map, in [0, 1]."""
     from matplotlib import colormaps
 
@@ -33,7 +36,7 @@ def _color_table(name: str) -> npt.NDArray[np.float32]:
     return np.asarray(colormaps[name](np.linspace(0, 1, 256))[:, :3], dtype=np.float32)
 
 
-def _checked(heatmap: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def _checked(heatmap: npt.ArrayLike) -> Pixels:
     values = np.asarray(heatmap, dtype=np.float32)
     if values.ndim != 2:
         raise InputError(f"a heat map to draw has two dimensions (height, width), not shape {values.shape}")
@@ -42,7 +45,7 @@ def _checked(heatmap: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return values
 
 
-def _colored(values: npt.NDArray[np.float32], colormap: str | None) -> npt.NDArray[np.float32]:
+def _colored(values: Pixels, colormap: str | None) -> Pixels:
     """(H, W, 3) colours: a map with negative values runs from -1 to 1, any other from 0 to 1."""
     signed = bool((values < 0).any())
     table = _color_table(colormap or (SIGNED_COLORS if signed else POSITIVE_COLORS))
@@ -50,8 +53,8 @@ def _colored(values: npt.NDArray[np.float32], colormap: str | None) -> npt.NDArr
     return table[np.clip(np.rint(position * 255), 0, 255).astype(np.intp)]
 
 
-def _as_image(colors: npt.NDArray[np.float32]) -> Image.Image:
-    return Image.fromarray(np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8), "RGB")
+def _as_image(colors: Pixels) -> Image.Image:
+    return Image.fromarray(np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8))
 
 
 def heatmap_image(heatmap: npt.ArrayLike, colormap: str | None = None) -> Image.Image:
@@ -87,8 +90,8 @@ def overlay_image(
         raise InputError(f"alpha is the opacity, a number from 0 to 1; not {alpha}")
     photograph = image.convert("RGB")
     values = _resized(_checked(heatmap), photograph.size)
-    # Opacity grows faster than importance, so that middling places are not lost on a busy photograph; not for signed
-    # maps, where the steep start would draw a line along every change of sign.
+    # Opacity grows faster than importance, so that middling places are not lost on a busy photograph; not for
+    # signed maps, where the steep start would draw a line along every change of sign.
     fade = 1.0 if (values < 0).any() else _FADE
     importance = (np.clip(np.abs(values), 0, 1) ** fade)[:, :, None]
     opacity = alpha * importance
@@ -96,24 +99,24 @@ def overlay_image(
     return _as_image((1 - opacity) * below + opacity * _colored(values, colormap))
 
 
-def _greyed(pixels: npt.NDArray[np.float32], share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The photograph with its own colours taken out where the map's come in: an orange cup is not mistaken for heat."""
+def _greyed(pixels: Pixels, share: Pixels) -> Pixels:
+    """The photograph without its colours where the map's come in: an orange cup must not look like heat."""
     grey = (pixels @ np.array([0.299, 0.587, 0.114], dtype=np.float32))[:, :, None]
     return (1 - share) * pixels + share * grey
 
 
-def _resized(values: npt.NDArray[np.float32], size: tuple[int, int]) -> npt.NDArray[np.float32]:
+def _resized(values: Pixels, size: tuple[int, int]) -> Pixels:
     if (values.shape[1], values.shape[0]) == size:
         return values
     return np.asarray(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR), dtype=np.float32)
 
 
 def to_pil(images: Tensor) -> list[Image.Image]:
-    """Image tensors as pictures: values in [0, 1] as they are, others (normalised pixels) stretched per image.
+    """Image tensors as pictures: values in [0, 1] as they are, others (normalised pixels) stretched.
 
     Args:
-        images: (N, C, H, W) or (C, H, W), of one (grey), two or three and more channels; beyond three the first
-            three are shown, of two the first.
+        images: (N, C, H, W) or (C, H, W); one channel is grey, of two the first is shown, of more than three
+            the first three. Stretching is per image.
 
     Example:
         >>> to_pil(torch.zeros(2, 3, 4, 5))[0].size
@@ -129,7 +132,7 @@ def to_pil(images: Tensor) -> list[Image.Image]:
     return [_as_image(_to_unit_range(image.numpy())) for image in batch]
 
 
-def _to_unit_range(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _to_unit_range(pixels: Pixels) -> Pixels:
     low, high = float(pixels.min()), float(pixels.max())
     # Resampling overshoots by a hair; that is no reason to stretch the contrast.
     if low >= -1e-3 and high <= 1 + 1e-3:
