@@ -1,0 +1,89 @@
+"""What a removed pixel becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from egcam.errors import InputError, near_misses
+
+Baseline: TypeAlias = str | float | Tensor | Callable[[Tensor], Tensor]
+
+
+def black(images: Tensor) -> Tensor:
+    """The smallest value of each image: black, whatever the preprocessing did to it."""
+    return images.amin((1, 2, 3), keepdim=True)
+
+
+def white(images: Tensor) -> Tensor:
+    """The largest value of each image."""
+    return images.amax((1, 2, 3), keepdim=True)
+
+
+def mean(images: Tensor) -> Tensor:
+    """The mean colour of each image, channel by channel."""
+    return images.mean((2, 3), keepdim=True)
+
+
+def grey(images: Tensor) -> Tensor:
+    """One mean over all channels of each image."""
+    return images.mean((1, 2, 3), keepdim=True)
+
+
+def zero(images: Tensor) -> Tensor:
+    """Zero: the mean of the training data for images that were normalised with it."""
+    return images.new_zeros(1, 1, 1, 1)
+
+
+def blur(images: Tensor, size: int = 11, sigma: float = 5.0) -> Tensor:
+    """Each image under a Gaussian window; the border pixels are repeated outwards, so that edges do not darken."""
+    offsets = torch.arange(size, dtype=images.dtype, device=images.device) - size // 2
+    window = torch.exp(-0.5 * (offsets / sigma) ** 2)
+    window = window / window.sum()
+    channels = images.shape[1]
+    padded = functional.pad(images, (size // 2,) * 4, mode="replicate")
+    rows = functional.conv2d(padded, window.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
+    return functional.conv2d(rows, window.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
+
+
+NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+    "black": black,
+    "white": white,
+    "mean": mean,
+    "grey": grey,
+    "zero": zero,
+    "blur": blur,
+}
+
+
+def replacement(baseline: Baseline, images: Tensor) -> Tensor:
+    """What replaces the pixels of `images`, in a shape that broadcasts to theirs.
+
+    Args:
+        baseline: one of "black", "white", "mean", "grey", "zero" and "blur"; a number; a tensor that
+            broadcasts to the images; or a function from images to such a tensor.
+        images: (N, C, H, W).
+
+    Example:
+        >>> replacement("black", torch.tensor([3.0, 1.0, 2.0, 5.0]).view(1, 1, 2, 2)).item()
+        1.0
+    """
+    if isinstance(baseline, str):
+        if baseline not in NAMED:
+            raise InputError(f"unknown baseline {baseline!r}; {near_misses(baseline, NAMED)}")
+        return NAMED[baseline](images)
+    made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
+    tensor = torch.as_tensor(made, dtype=images.dtype, device=images.device)
+    tensor = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
+    try:
+        tensor.expand_as(images)
+    except RuntimeError:
+        shapes = f"{tuple(tensor.shape)} against {tuple(images.shape)}"
+        raise InputError(f"the baseline does not fit the images: {shapes}") from None
+    if not tensor.isfinite().all():
+        raise InputError("the baseline holds NaN or infinite values")
+    return tensor

@@ -1,0 +1,59 @@
+"""Complexity: how much of the image does the map point at? No model is needed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from egcam.metrics.inputs import Maps, as_maps
+from egcam.metrics.undefined import settle
+
+
+def complexity(heatmaps: Maps) -> Tensor:
+    """Entropy of the map's mass, in nats (Bhatt et al. 2020); lower is better.
+
+        q = |a| / Σ|a|        Complexity = -Σ_i q_i ln q_i
+
+    Conventions: 0 ln 0 is 0; a zero map points nowhere and scores as a uniform one, ln D, the worst there is.
+    One pixel scores 0. Free of the map's scale.
+
+    Args:
+        heatmaps: (N, H, W) maps or an explanation.
+
+    Example:
+        >>> complexity(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
+        tensor([0.0000, 1.3863])
+    """
+    maps, causes = as_maps(heatmaps)
+    mass = maps.flatten(1).abs()
+    # By the peak first: sums of huge maps overflow, those of tiny ones vanish.
+    peak = mass.amax(1, keepdim=True)
+    mass = torch.where(peak > 0, mass / torch.where(peak > 0, peak, 1.0), 1.0)
+    share = mass / mass.sum(1, keepdim=True)
+    return settle("complexity", torch.special.entr(share).sum(1), causes)
+
+
+def sparseness(heatmaps: Maps) -> Tensor:
+    """Gini index of the map's mass (Chalasani et al. 2020); higher is better.
+
+    With |a| sorted ascending, |a|_(1) ≤ … ≤ |a|_(D):
+
+        Sparseness = Σ_i (2i - D - 1) |a|_(i) / (D Σ_i |a|_(i))
+
+    Conventions: 0 for uniform maps, (D - 1) / D for one pixel; a zero map is uniform. Quantus adds 1e-7 to
+    the map first, which moves the figure in the seventh digit. Free of the map's scale.
+
+    Args:
+        heatmaps: (N, H, W) maps or an explanation.
+
+    Example:
+        >>> sparseness(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
+        tensor([0.7500, 0.0000])
+    """
+    maps, causes = as_maps(heatmaps)
+    mass = maps.flatten(1).abs()
+    peak = mass.amax(1, keepdim=True)
+    mass = torch.where(peak > 0, mass / torch.where(peak > 0, peak, 1.0), 1.0).sort(1).values
+    count = mass.shape[1]
+    weight = 2 * torch.arange(1, count + 1, device=mass.device, dtype=mass.dtype) - count - 1
+    return settle("sparseness", (mass @ weight) / (count * mass.sum(1)), causes)

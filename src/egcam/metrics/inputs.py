@@ -1,0 +1,127 @@
+"""What metrics are given, checked and brought to one form: images, maps and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from egcam.errors import InputError, near_misses
+from egcam.metrics.undefined import Causes
+
+Protocol: TypeAlias = Literal["default", "paper"]
+Maps: TypeAlias = Any
+"""A (N, H, W) or (N, 1, H, W) tensor or array, or an explanation (anything with `heatmaps`)."""
+
+
+def check_protocol(protocol: str) -> bool:
+    """Whether the paper's conventions are asked for."""
+    if protocol not in ("default", "paper"):
+        raise InputError(f"unknown protocol {protocol!r}; {near_misses(protocol, ('default', 'paper'))}")
+    return protocol == "paper"
+
+
+def check_positive(name: str, value: int) -> int:
+    """`value`, or an error that names the option when it is not at least 1."""
+    if isinstance(value, bool) or int(value) != value or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return int(value)
+
+
+def as_images(images: Any) -> Tensor:
+    """(N, C, H, W) floating-point images."""
+    tensor = _as_tensor(images, "images")
+    if tensor.ndim != 4:
+        raise InputError(f"images must be (N, C, H, W), got {tuple(tensor.shape)}; one image is images[None]")
+    if not tensor.is_floating_point():
+        raise InputError(f"images must be floating-point as the model takes them, not {tensor.dtype}")
+    if not tensor.numel():
+        raise InputError(f"there is no image in a batch of shape {tuple(tensor.shape)}")
+    return tensor.detach()
+
+
+def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Causes]:
+    """(N, H, W) maps at the size and on the device of `images`, and the images whose map is not finite.
+
+    Smaller or larger maps are resized bilinearly (corners not aligned), as heat maps are. A map with NaN or
+    infinite values becomes zero here and its image is in the causes, so that the others can still be scored.
+    """
+    tensor = _as_tensor(getattr(heatmaps, "heatmaps", heatmaps), "maps").detach()
+    if tensor.ndim == 4 and tensor.shape[1] == 1:
+        tensor = tensor[:, 0]
+    if tensor.ndim != 3 or not tensor.numel():
+        raise InputError(f"maps must be (N, H, W) or (N, 1, H, W), got {tuple(tensor.shape)}")
+    if tensor.is_complex():
+        raise InputError("maps must be real numbers")
+    if not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    if images is not None:
+        if len(tensor) != len(images):
+            raise InputError(f"{len(tensor)} map(s) for {len(images)} image(s)")
+        tensor = tensor.to(images.device)
+    causes = Causes()
+    finite = tensor.flatten(1).isfinite().all(1)
+    if not finite.all():
+        causes.mark(~finite, "its map holds NaN or infinite values")
+        tensor = torch.where(finite[:, None, None], tensor, torch.zeros_like(tensor))
+    if images is not None:
+        tensor = resized(tensor, (images.shape[-2], images.shape[-1]))
+    return tensor, causes
+
+
+def as_masks(masks: Any, maps: Tensor) -> Tensor:
+    """(N, H, W) booleans on the maps' device: true where the mask is above one half (floats) or above 0 (all else).
+
+    A mask of another size than the map is an error: resizing one silently would hide that image and mask were
+    cropped differently.
+    """
+    tensor = _as_tensor(masks, "masks").detach()
+    if tensor.ndim == 4 and tensor.shape[1] == 1:
+        tensor = tensor[:, 0]
+    if tensor.ndim != 3 or len(tensor) != len(maps):
+        raise InputError(f"masks must be (N, H, W), one per map: got {tuple(tensor.shape)} for {len(maps)} map(s)")
+    if tensor.shape != maps.shape:
+        raise InputError(
+            f"masks are {tuple(tensor.shape[1:])} and maps {tuple(maps.shape[1:])}: bring them to one size with the "
+            "crop and resize the image went through, e.g. torch.nn.functional.interpolate(..., mode='nearest')"
+        )
+    if tensor.is_floating_point():
+        unreadable = tensor.flatten(1).isnan().any(1).nonzero().flatten().tolist()
+        if unreadable:
+            raise InputError(f"the mask of image {unreadable[0]} holds NaN")
+        return (tensor > 0.5).to(maps.device)
+    return (tensor > 0).to(maps.device)
+
+
+def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """(N, H, W) maps at another size, bilinearly; as they are when the size is theirs."""
+    if (maps.shape[-2], maps.shape[-1]) == size:
+        return maps
+    return functional.interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def chunks(total: int, size: int) -> Iterator[slice]:
+    """Consecutive slices of at most `size` that cover `total`."""
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))
+
+
+def scaled_by_peak(maps: Tensor) -> Tensor:
+    """Each (H, W) map divided by its largest absolute value; a zero map stays zero."""
+    peak = maps.flatten(1).abs().amax(1)
+    return maps / torch.where(peak > 0, peak, torch.ones_like(peak))[:, None, None]
+
+
+def _as_tensor(value: Any, what: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{what} must be a tensor or an array, not {type(value).__name__}") from None

@@ -1,0 +1,220 @@
+"""Sanity: an explanation must change when the model or the class does (Adebayo et al. 2018, Sixt et al. 2020)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import InputError
+from egcam.metrics.explaining import Explainer, maps_in_batches
+from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive
+from egcam.metrics.noise import generator
+from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.similarity import similarity_called
+from egcam.metrics.undefined import settle
+from egcam.models.targets import Target
+
+
+def random_logit(
+    model: nn.Module,
+    images: Any,
+    explainer: Explainer,
+    target: Target = None,
+    *,
+    heatmaps: Maps | None = None,
+    similarity: str = "ssim",
+    seed: int = 0,
+    batch_size: int = DEFAULT_BATCH,
+) -> Tensor:
+    """Likeness of the maps for the class and for another one (Sixt et al. 2020); lower is better.
+
+        RL = similarity( a(x, y), a(x, y') ),   y' ≠ y drawn at random
+
+    Conventions: y' = y + r modulo the number of classes, r drawn once from the seed, so that it does not
+    depend on the batch; maps are compared as the explainer gives them. "ssim" is 2-D structural similarity
+    with 7 x 7 windows; "spearman" and "pearson" give 0 for constant maps.
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W).
+        explainer: a callable (images, target) -> maps, or one of egcam's explainers.
+        target: the explained classes; None is the prediction.
+        heatmaps: the explainer's maps of the images where they are at hand already.
+        similarity: "ssim", "spearman" or "pearson".
+        seed: of the other class.
+        batch_size: the most images explained at once.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> random_logit(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1))
+        tensor([1., 1.])
+    """
+    images = as_images(images)
+    compare = similarity_called(similarity)
+    with forward_only(model, images.device):
+        scorer = Scorer(model, images, target, "logit", batch_size)
+        if scorer.classes is None or scorer.logits is None:
+            raise InputError("random-logit explains another class: it needs class targets, not a callable")
+        total = scorer.logits.shape[1]
+        if total < 2:
+            raise InputError("random-logit explains another class, and the model has one output only")
+        if heatmaps is None:
+            heatmaps = maps_in_batches(explainer, images, scorer.classes, batch_size)
+        shift = int(torch.randint(1, total, (1,), generator=generator(seed)))
+        others = (scorer.classes + shift) % total
+        maps, causes = as_maps(heatmaps)
+        other_maps, other_causes = as_maps(maps_in_batches(explainer, images, others, batch_size))
+    return settle("random-logit", compare(maps, other_maps.to(maps)), other_causes | causes)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """The modules that own parameters, from the output to the input in the order they were registered."""
+    owning = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
+    return owning[::-1]
+
+
+def _randomise(module: nn.Module, seed: int, number: int) -> None:
+    """Give a module's own parameters the values of a fresh, untrained one.
+
+    Weights of two or more dimensions are drawn from U(-b, b), b = 1 / sqrt(inputs per output), as PyTorch
+    draws them, but from a generator of our own; biases of the same module likewise; normalisation layers go
+    back to the identity.
+    """
+    source = generator(seed, number)
+    weights = [value for value in module.parameters(recurse=False) if value.ndim > 1]
+    reset: Any = getattr(module, "reset_parameters", None)
+    if not weights and callable(reset):
+        reset()
+        return
+    bound = 1 / math.sqrt(max(1, weights[0][0].numel())) if weights else 0.1
+    with torch.no_grad():
+        for value in module.parameters(recurse=False):
+            drawn = torch.rand(value.shape, generator=source) * 2 * bound - bound
+            value.copy_(drawn.to(value))
+
+
+def _bound_to_copy(model: nn.Module, explainer: Any) -> tuple[nn.Module, Explainer]:
+    """A copy of the model and an explainer of that copy; the user's own are never touched."""
+    own = getattr(explainer, "model", None)
+    if isinstance(own, nn.Module):
+        copied = copy.deepcopy(explainer)
+        return copied.model, copied
+    twin = copy.deepcopy(model)
+    made = explainer(twin)
+    if not callable(made):
+        raise InputError(
+            "model-randomization changes the model, so it needs one of egcam's explainers or a function that makes "
+            f"one, model -> explainer; this one made a {type(made).__name__}"
+        )
+    return twin, made
+
+
+def _stages(layers: int, wanted: int | None) -> list[int]:
+    """After how many randomised layers the maps are compared: evenly spread, the last included."""
+    if wanted is None or wanted >= layers:
+        return list(range(1, layers + 1))
+    return sorted({round(layers * (number + 1) / wanted) for number in range(wanted)})
+
+
+def _cascade(model: nn.Module, seed: int, stages: list[int]) -> Iterator[int]:
+    """Randomise layer after layer from the top, pausing at each stage."""
+    for number, module in enumerate(_layers(model), 1):
+        _randomise(module, seed, number)
+        if number in stages:
+            yield number
+
+
+def model_randomization_curve(
+    model: nn.Module,
+    images: Any,
+    explainer: Explainer | Callable[[nn.Module], Explainer],
+    target: Target = None,
+    *,
+    stages: int | None = None,
+    similarity: str = "spearman",
+    absolute: bool = True,
+    seed: int = 0,
+    batch_size: int = DEFAULT_BATCH,
+) -> Tensor:
+    """(N, stages) likeness of the maps after each randomised layer, top first; options as in `model_randomization`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> model_randomization_curve(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1)).shape
+        torch.Size([2, 2])
+    """
+    images = as_images(images)
+    compare = similarity_called(similarity)
+    with forward_only(model, images.device):
+        scorer = Scorer(model, images, target, "logit", batch_size)
+        asked: Target = scorer.classes if scorer.classes is not None else target
+        twin, explain = _bound_to_copy(model, explainer)
+        twin.eval()
+        layers = len(_layers(twin))
+        if not layers:
+            raise InputError("model-randomization needs a model with parameters")
+        wanted = None if stages is None else check_positive("stages", stages)
+
+        def maps() -> Tensor:
+            made = maps_in_batches(explain, images, asked, batch_size)
+            return made.abs() if absolute else made
+
+        before = maps()
+        compared = [compare(before, maps().to(before)) for _ in _cascade(twin, seed, _stages(layers, wanted))]
+    return torch.stack(compared, 1)
+
+
+def model_randomization(
+    model: nn.Module,
+    images: Any,
+    explainer: Explainer | Callable[[nn.Module], Explainer],
+    target: Target = None,
+    *,
+    stages: int | None = None,
+    similarity: str = "spearman",
+    absolute: bool = True,
+    seed: int = 0,
+    batch_size: int = DEFAULT_BATCH,
+) -> Tensor:
+    """Mean likeness of the maps while the model is randomised (MPRT, Adebayo et al. 2018); lower is better.
+
+        MPRT = mean_l similarity( |a(x)|, |a_l(x)| ),   a_l the map with layers l and above randomised
+
+    Conventions: cascading, from the last registered layer to the first; the class stays that of the intact
+    model; constant maps (a randomised network often gives zero maps) have rank correlation 0. Works on a deep
+    copy: the model is not touched.
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W).
+        explainer: one of egcam's explainers (copied together with its model), or a function model ->
+            explainer.
+        target: the explained classes; None is the intact model's prediction.
+        stages: how many stages are compared, evenly spread; None is every layer.
+        similarity: "spearman", "pearson" or "ssim".
+        absolute: compare the maps' absolute values.
+        seed: of the new parameters.
+        batch_size: the most images explained at once.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
+        tensor([1., 1.])
+    """
+    curve = model_randomization_curve(
+        model,
+        images,
+        explainer,
+        target,
+        stages=stages,
+        similarity=similarity,
+        absolute=absolute,
+        seed=seed,
+        batch_size=batch_size,
+    )
+    return settle("model-randomization", curve.mean(1), {})

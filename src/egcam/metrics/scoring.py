@@ -1,0 +1,97 @@
+"""Run a model on many altered copies of a few images, batch by batch, and read one score from each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import TargetError
+from egcam.metrics.inputs import check_positive, chunks
+from egcam.models.guard import untouched
+from egcam.models.targets import Score, Target, Targets, class_scores
+
+DEFAULT_BATCH = 32
+
+CurveScore: TypeAlias = Score | Literal["accuracy"]
+"""What is read from the model: also 1 or 0 for "is the class still the prediction"."""
+
+
+@contextmanager
+def forward_only(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Eval mode, no gradient graph, and a model that comes back as it was."""
+    with untouched(model, device), torch.no_grad():
+        yield
+
+
+class Scorer:
+    """The score of each image's class, for the images and for altered copies of them.
+
+    To be made and used inside `forward_only`. Making it costs one pass over the images: that pass settles
+    which class is scored (with target None) and is the unaltered end of every curve.
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W).
+        target: as everywhere in egcam; None is the prediction.
+        score: "probability", "logit", "sigmoid" or "accuracy".
+        batch_size: the most images in one pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        target: Target,
+        score: CurveScore = "probability",
+        batch_size: int = DEFAULT_BATCH,
+    ) -> None:
+        self.model = model
+        self.images = images
+        self.batch_size = check_positive("batch_size", batch_size)
+        self.accuracy = score == "accuracy"
+        self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score)
+        if self.accuracy and self.targets.function is not None:
+            raise TargetError("accuracy compares predictions: it needs class targets, not a callable")
+        classes, clean, outputs = [], [], []
+        for part in chunks(len(images), self.batch_size):
+            output = model(images[part])
+            of_part = self.targets.part(part.start, part.stop)
+            indices = of_part.indices(output)
+            clean.append(self._read(of_part, output, indices, part.stop - part.start))
+            if indices is not None:
+                classes.append(indices)
+                outputs.append(class_scores(output, part.stop - part.start))
+        self.clean = _precise(torch.cat(clean))
+        self.classes = torch.cat(classes) if classes else None
+        self.logits = _precise(torch.cat(outputs)) if outputs else None
+
+    def __call__(self, batch: Tensor, rows: Tensor) -> Tensor:
+        """(B,) scores of altered images; `rows` says which image each one was made from."""
+        indices = None if self.classes is None else self.classes[rows]
+        return _precise(self._read(self.targets, self.model(batch), indices, len(batch)))
+
+    def _read(self, targets: Targets, output: object, indices: Tensor | None, count: int) -> Tensor:
+        if not self.accuracy:
+            return targets.scores(output, indices, count)
+        logits = class_scores(output, count)
+        assert indices is not None
+        return logits.argmax(1).eq(indices).to(logits)
+
+    def altered(self, rows: Tensor, make: Callable[[slice], Tensor]) -> Tensor:
+        """(J,) the scores of J altered images that exist only `batch_size` at a time.
+
+        Args:
+            rows: (J,) the image each altered copy was made from.
+            make: gets a slice of the J jobs and returns those altered images.
+        """
+        parts = [self(make(part), rows[part]) for part in chunks(len(rows), self.batch_size)]
+        return torch.cat(parts) if parts else self.clean.new_empty(0)
+
+
+def _precise(scores: Tensor) -> Tensor:
+    """Half-precision outputs as float32, so that areas and correlations are not rounded again."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
