@@ -42,6 +42,10 @@ class ZeroMapWarning(UserWarning):
     """A map is zero everywhere; the text names the likely cause."""
 
 
+class NonFiniteMapWarning(UserWarning):
+    """A map holds NaN or infinite values."""
+
+
 def near_misses(word: str, known: Iterable[str], most: int = 3) -> str:
     """A sentence with the known names closest to `word`, or the first few of them when none is close.
 

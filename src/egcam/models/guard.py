@@ -1,4 +1,4 @@
-"""Leave the user's model as it was found: mode, buffers and random state, also after an error, also from many threads."""
+"""Leave the user's model as it was found: mode, buffers and random state, after errors and from many threads, too."""
 
 from __future__ import annotations
 

@@ -199,9 +199,7 @@ class Targets:
                 continue
             index = class_index(one, self.classes, total) if isinstance(one, str) else one
             if not 0 <= index < total:
-                raise TargetError(
-                    f"target {index} is out of range: the model has {total} classes, 0 to {total - 1}"
-                )
+                raise TargetError(f"target {index} is out of range: the model has {total} classes, 0 to {total - 1}")
             chosen.append(torch.tensor(index, device=logits.device))
         return torch.stack(chosen)
 

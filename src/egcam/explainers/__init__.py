@@ -1,0 +1,1 @@
+"""From a model and images to maps: estimators of the gradient, weightings, and the methods made of them."""

@@ -1,0 +1,326 @@
+"""Class activation maps: layer x gradient x weighting, and the named methods made of them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import MethodError, ModelError, TargetError
+from egcam.explainers.explainer import Explainer, Maps, plain_settings
+from egcam.explainers.gradients import (
+    Difference,
+    Estimator,
+    Expected,
+    Moments,
+    Smooth,
+    Vanilla,
+    wide_enough,
+)
+from egcam.explainers.kernels import Kernel
+from egcam.explainers.options import Common
+from egcam.explainers.paths import PathLike
+from egcam.explainers.task import Task, chunks
+from egcam.explainers.weightings import (
+    Elementwise,
+    GradientMean,
+    Normalised,
+    PlusPlus,
+    Positive,
+    Summed,
+    Weighting,
+    WeightingLike,
+    as_weighting,
+)
+from egcam.models.layers import Layer
+from egcam.models.targets import class_scores
+from egcam.references import ReferenceLike, as_reference
+
+
+class GradientCAM(Explainer):
+    """Any gradient CAM: map = relu( sum_k w_k A^k ), w from a weighting of a gradient estimate.
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
+        weighting: how it weighs the channels: a `Weighting`, or a function (gradient, activations) -> weights.
+        common: the options all explainers take.
+    """
+
+    name = "gradient-cam"
+    weighting: Weighting = GradientMean()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        gradient: Estimator | None = None,
+        weighting: WeightingLike | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, **common)
+        self.gradient = Vanilla() if gradient is None else gradient
+        if not isinstance(self.gradient, Estimator):
+            raise MethodError(
+                f"gradient must be an estimator such as egcam.Expected(), not {type(self.gradient).__name__}"
+            )
+        if weighting is not None:
+            self.weighting = as_weighting(weighting)
+
+    @property
+    def passes(self) -> int:
+        """Those of the estimator."""
+        return self.gradient.passes
+
+    def _explain(self, task: Task) -> Maps:
+        def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
+            return [
+                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)])
+                for layer, activations in zip(moments, task.activations, strict=True)
+            ]
+
+        found = self.gradient.estimate(task, self.weighting.order, map_of, rectify=not self.signed)
+        return Maps(found.maps, found.errors, found.reference)
+
+    def _options(self) -> dict[str, Any]:
+        return {"gradient": plain_settings(self.gradient), "weighting": type(self.weighting).__name__}
+
+
+class GradCAM(GradientCAM):
+    """Grad-CAM (Selvaraju et al., 2017): w_k = mean_ij dy/dA^k.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+        >>> GradCAM(net)(torch.ones(1, 1, 8, 8), target=0).maps.shape
+        torch.Size([1, 6, 6])
+    """
+
+    name = "grad-cam"
+
+
+class HiResCAM(GradientCAM):
+    """HiRes-CAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
+
+    name = "hires-cam"
+    weighting = Elementwise()
+
+
+class XGradCAM(GradientCAM):
+    """XGrad-CAM (Fu et al., 2020): w_k = sum_ij(dy/dA^k * A^k) / sum_ij A^k."""
+
+    name = "xgrad-cam"
+    weighting = Normalised()
+
+
+class LayerCAM(GradientCAM):
+    """LayerCAM (Jiang et al., 2021): map = relu( sum_k relu(dy/dA^k) * A^k )."""
+
+    name = "layer-cam"
+    weighting = Positive()
+
+
+class GradCAMPlusPlus(GradientCAM):
+    """Grad-CAM++ (Chattopadhay et al., 2018): w_k = sum_ij alpha relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3)."""
+
+    name = "grad-cam++"
+    weighting = PlusPlus()
+
+
+class SmoothGradCAMPlusPlus(GradientCAM):
+    """Smooth Grad-CAM++ (Omeiza et al., 2019): Grad-CAM++ on the moments of g averaged over noisy copies of the image.
+
+    The activations are those of the clean image. The noise's standard deviation is `scale` * (max - min).
+    """
+
+    name = "smooth-grad-cam++"
+    weighting = PlusPlus()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        samples: int = 25,
+        scale: float = 0.15,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, gradient=Smooth(samples, scale=scale, seed=seed), **common)
+
+
+class ExpectedGradCAM(GradientCAM):
+    """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
+
+        z_s = path(x'_s, x, a_s) + eta_s,     W = k/n sum_s d_s * dy/dA at z_s
+        by location (default)   map = relu( sum_k W_k * A^k )
+        pooled                  map = relu( sum_k mean_ij(W_k) A^k )
+        summed                  map = relu( sum_k W_k ), with a difference term: the layer attribution itself
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        reference: what x' is drawn from: images of the data set where they are at hand; by default blurred copies.
+        samples: n, the most path points for each image.
+        seed: of all draws.
+        path: "linear", "subset" or a callable; see `Expected`.
+        kernel: smoothing noise; see `Kernel`.
+        difference: "none", "input" or "latent"; see `Expected`.
+        stratified: stratify a; see `Expected`.
+        tolerance: the relative standard error of the map at which sampling stops.
+        pooled: average the weights over positions, as in Grad-CAM.
+        summed: add up the weighted differences themselves; needs a difference term.
+        common: the options all explainers take.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+        >>> explanation = ExpectedGradCAM(net, reference="black", samples=8)(torch.rand(2, 1, 8, 8), target=0)
+        >>> explanation.maps.shape, explanation.passes
+        (torch.Size([2, 6, 6]), 18)
+    """
+
+    name = "expected-grad-cam"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        reference: ReferenceLike = None,
+        samples: int = 32,
+        seed: int = 0,
+        path: PathLike = "linear",
+        kernel: Kernel | str | None = None,
+        difference: Difference = "none",
+        stratified: bool = True,
+        tolerance: float | None = None,
+        pooled: bool = False,
+        summed: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Expected(
+            reference,
+            samples,
+            path=path,
+            kernel=kernel,
+            difference=difference,
+            stratified=stratified,
+            tolerance=tolerance,
+            seed=seed,
+        )
+        super().__init__(model, layer, gradient=gradient, **common)
+        if pooled and summed:
+            raise MethodError("pooled and summed are two different maps: choose one")
+        if summed and difference == "none":
+            raise MethodError("summed adds up weighted differences, so it needs difference='latent' or 'input'")
+        self.weighting = Summed() if summed else GradientMean() if pooled else Elementwise()
+
+
+class IntegratedGradCAM(Explainer):
+    """Integrated Grad-CAM (Sattarzadeh et al., 2021).
+
+        map = 1/n sum_j relu( sum_k mean_ij(dy/dA^k at z_j) * (A^k(z_j) - A^k(b)) )
+        z_j = b + a_j (x - b),  a_j = (j + 1/2) / n
+
+    The midpoint rule converges as the number of steps grows. With `authors=True` it is computed as its authors coded
+    it: a_j = j/n, which never reaches the image, A^k(z_j) without A^k(b), and a sum instead of a mean, which grows
+    with n. Costs n + 2 passes for each image, n + 1 with `authors`.
+    """
+
+    name = "integrated-grad-cam"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        steps: int = 50,
+        baseline: ReferenceLike = "black",
+        authors: bool = False,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, **common)
+        if steps < 1:
+            raise MethodError(f"steps must be at least 1, not {steps}")
+        self.steps = steps
+        self.baseline = as_reference(baseline, default="black", seed=seed)
+        self.authors = authors
+        self.seed = seed
+
+    @property
+    def passes(self) -> int:
+        """n + 2: the image, the baseline (up to the layer) and n path points."""
+        return self.steps + (1 if self.authors else 2)
+
+    def _explain(self, task: Task) -> Maps:
+        task.look()
+        images = task.images
+        baselines = self.baseline.draw(images, task.rows.tolist(), 0, self.seed).images
+        everyone = torch.arange(len(images))
+        at_baseline = None if self.authors else [wide_enough(a) for a in task.features(baselines, everyone)]
+        totals = [torch.zeros_like(wide_enough(layer[:, 0])) for layer in task.activations]
+        pairs = [(step, row) for step in range(self.steps) for row in range(len(images))]
+        for batch in chunks(pairs, task.batch_size):
+            own = torch.tensor([row for _, row in batch])
+            shares = torch.tensor([self._share(step) for step, _ in batch]).to(images.device, images.dtype)
+            points = images[own] - (1 - shares[:, None, None, None]) * (images[own] - baselines[own])
+            seen = task.gradients(points, own)
+            assert seen.gradients is not None
+            for layer, (activations, gradient) in enumerate(zip(seen.activations, seen.gradients, strict=True)):
+                rise = wide_enough(activations)
+                if at_baseline is not None:
+                    rise = rise - at_baseline[layer][own.to(rise.device)]
+                maps = (wide_enough(gradient).mean((2, 3), keepdim=True) * rise).sum(1)
+                maps = maps if self.signed else maps.relu()
+                for place, (_, row) in enumerate(batch):
+                    totals[layer][row] += maps[place]
+        return Maps([t if self.authors else t / self.steps for t in totals], None, self.baseline.description)
+
+    def _share(self, step: int) -> float:
+        return step / self.steps if self.authors else (step + 0.5) / self.steps
+
+    def _options(self) -> dict[str, Any]:
+        return {"steps": self.steps, "authors": self.authors}
+
+
+class CAM(Explainer):
+    """CAM (Zhou et al., 2016): w_k = the target class's weight of channel k in the last linear layer.
+
+    For networks that end in global average pooling and one linear layer (or 1x1 convolution).
+    """
+
+    name = "cam"
+
+    def _explain(self, task: Task) -> Maps:
+        seen = task.look()
+        if task.indices is None:
+            raise TargetError("CAM takes its weights from a class; a callable target has none. Use 'grad-cam'")
+        maps = []
+        for layer in task.activations:
+            weight = self._class_weights(layer.shape[1], class_scores(seen.output, len(task.images)).shape[1])
+            rows = wide_enough(weight[task.indices.to(weight.device)]).to(layer.device)
+            maps.append((rows[:, :, None, None] * wide_enough(layer)).sum(1))
+        return Maps(maps)
+
+    def _class_weights(self, channels: int, classes: int) -> Tensor:
+        """(classes, K) of the last linear layer, which must take exactly the layer's channels."""
+        linear = [module for module in self.model.modules() if _is_linear(module)]
+        weights = [module.weight.detach().flatten(1) for module in linear if module.weight.shape[0] == classes]
+        if not weights:
+            raise ModelError(
+                f"CAM needs a network that ends in a linear layer with one output for each of the {classes} classes, "
+                "and this one has none; use 'grad-cam'"
+            )
+        if weights[-1].shape[1] != channels:
+            raise ModelError(
+                "CAM needs a network that ends in global average pooling and one linear layer: the last linear layer "
+                f"takes {weights[-1].shape[1]} features, the explained layer has {channels} channels; use 'grad-cam'"
+            )
+        return weights[-1]
+
+
+def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
+    return isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1))

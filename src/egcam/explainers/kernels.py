@@ -1,0 +1,69 @@
+"""Smoothing noise added at the path points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from egcam.errors import SamplingError, near_misses
+from egcam.randomness import generator, like
+from egcam.references import value_range
+
+Distribution: TypeAlias = Literal["gaussian", "uniform"]
+DISTRIBUTIONS: tuple[Distribution, ...] = ("gaussian", "uniform")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Noise eta of a smoothing kernel.
+
+    Args:
+        distribution: "gaussian", N(0, scale^2), or "uniform", U(0, scale).
+        scale: the standard deviation, or the width.
+        relative: multiply the scale by each image's range, max - min.
+        draws: how many noise draws each path point gets; the passes grow with it.
+        normaliser: multiply channel k by 1 / E_eta[mean_ij f_k(eta)], the inverse of the layer's mean response to the
+            noise alone (the paper's k(x)); a channel without response gets the factor 1. Costs one pass up to the layer
+            for each draw.
+
+    Example:
+        >>> Kernel("uniform", scale=1.0).draws
+        1
+    """
+
+    distribution: Distribution = "gaussian"
+    scale: float = 0.15
+    relative: bool = False
+    draws: int = 1
+    normaliser: bool = False
+
+    def __post_init__(self) -> None:
+        if self.distribution not in DISTRIBUTIONS:
+            raise SamplingError(
+                f"unknown kernel distribution {self.distribution!r}; {near_misses(self.distribution, DISTRIBUTIONS)}"
+            )
+        if not self.scale >= 0:
+            raise SamplingError(f"the kernel's scale must not be negative: {self.scale}")
+        if self.draws < 1:
+            raise SamplingError(f"the kernel needs at least one draw, not {self.draws}")
+
+    def noise(self, images: Tensor, sample: int, seed: int) -> Tensor:
+        """(n, C, H, W) the noise of one sample: the same draw for every image, scaled for each where relative."""
+        source = generator(seed, "kernel", sample)
+        shape = images.shape[1:]
+        is_gaussian = self.distribution == "gaussian"
+        drawn = torch.randn(shape, generator=source) if is_gaussian else torch.rand(shape, generator=source)
+        scale = self.scale * value_range(images) if self.relative else self.scale
+        return (scale * like(drawn, images)[None]).expand(images.shape)
+
+
+def as_kernel(kernel: Kernel | str | None) -> Kernel | None:
+    """The kernel for a `Kernel`, a distribution's name with its usual scale, or None."""
+    if kernel is None or isinstance(kernel, Kernel):
+        return kernel
+    if kernel == "uniform":
+        return Kernel("uniform", scale=1.0)
+    return Kernel(kernel)  # type: ignore[arg-type]

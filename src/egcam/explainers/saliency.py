@@ -1,0 +1,115 @@
+"""The same estimators with the input as the layer: one value for each pixel.
+
+Input-Gradients and SmoothGrad show how strongly each pixel acts, sum_c |g_c|. Integrated and Expected Gradients share
+out a difference of scores, sum_c (x - x')_c g_c, of which the positive part is shown. `signed=True` gives the plain
+sums over colour channels.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import nn
+
+from egcam.explainers.cam import GradientCAM
+from egcam.explainers.gradients import Estimator, Expected, Integrated, Smooth, Vanilla
+from egcam.explainers.kernels import Kernel
+from egcam.explainers.options import Common
+from egcam.explainers.paths import PathLike
+from egcam.explainers.weightings import Magnitude, Summed, Weighting
+from egcam.references import ReferenceLike
+
+
+class _AtInput(GradientCAM):
+    """A gradient estimate at the input itself."""
+
+    at_input = True
+
+    def __init__(self, model: nn.Module, gradient: Estimator, weighting: Weighting, **common: Unpack[Common]) -> None:
+        super().__init__(model, None, gradient=gradient, weighting=weighting, **common)
+
+
+def _strength(signed: bool) -> Weighting:
+    return Summed() if signed else Magnitude()
+
+
+class InputGradient(_AtInput):
+    """Input-Gradients (Simonyan et al., 2014): sum_c |dy/dx_c|; signed, sum_c dy/dx_c."""
+
+    name = "input-gradient"
+
+    def __init__(self, model: nn.Module, **common: Unpack[Common]) -> None:
+        super().__init__(model, Vanilla(), _strength(common.get("signed", False)), **common)
+
+
+class SmoothGrad(_AtInput):
+    """SmoothGrad (Smilkov et al., 2017): the input gradient averaged over noisy copies, then sum_c |.|."""
+
+    name = "smooth-grad"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        samples: int = 25,
+        scale: float = 0.15,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Smooth(samples, scale=scale, seed=seed)
+        super().__init__(model, gradient, _strength(common.get("signed", False)), **common)
+
+
+class IntegratedGradients(_AtInput):
+    """Integrated Gradients (Sundararajan et al., 2017): relu( sum_c (x - b)_c * mean_a dy/dx_c at b + a (x - b) ).
+
+    With `signed=True` a map's total tends to y(x) - y(b) as the steps grow.
+    """
+
+    name = "integrated-gradients"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        steps: int = 50,
+        baseline: ReferenceLike = "black",
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Integrated(steps, baseline=baseline, difference="latent", seed=seed)
+        super().__init__(model, gradient, Summed(), **common)
+
+
+class ExpectedGradients(_AtInput):
+    """Expected Gradients (Erion et al., 2021): relu( sum_c E[(x - x')_c * dy/dx_c at x' + a (x - x')] ).
+
+    With `signed=True` a map's total tends to y(x) - E[y(x')] as the samples grow.
+    """
+
+    name = "expected-gradients"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        reference: ReferenceLike = None,
+        samples: int = 32,
+        seed: int = 0,
+        path: PathLike = "linear",
+        kernel: Kernel | str | None = None,
+        stratified: bool = True,
+        tolerance: float | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Expected(
+            reference,
+            samples,
+            path=path,
+            kernel=kernel,
+            difference="latent",
+            stratified=stratified,
+            tolerance=tolerance,
+            seed=seed,
+        )
+        super().__init__(model, gradient, Summed(), **common)

@@ -1,0 +1,127 @@
+"""A handful of images being explained: the model seen at their layers, their targets, and the passes made so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from egcam.models.capture import Probe, Seen
+from egcam.models.targets import Targets, predictions
+
+Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
+
+
+def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """`items` in runs of at most `size`.
+
+    >>> list(chunks([1, 2, 3], 2))
+    [[1, 2], [3]]
+    """
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+class Meter:
+    """Counts forward passes (of one image each) and reports them."""
+
+    def __init__(self, report: Progress | None = None) -> None:
+        self.done = 0
+        self.total = 0
+        self._report = report
+
+    def expect(self, passes: int) -> None:
+        """Say that this many passes lie ahead."""
+        self.total += passes
+
+    def add(self, passes: int) -> None:
+        """Say that this many passes were made."""
+        self.done += passes
+        self.total = max(self.total, self.done)
+        if self._report is not None:
+            self._report(self.done, self.total)
+
+
+class Task:
+    """Some of the images of one call, explained together.
+
+    Args:
+        probe: the model at the explained layers.
+        images: (n, C, H, W).
+        rows: (n,) the numbers of these images in the call; extra inputs are looked up by them.
+        targets: what is explained for these images.
+        batch_size: the most images in one pass.
+        meter: counts the passes.
+        memo: for what estimators keep between the tasks of one call.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        images: Tensor,
+        rows: Tensor,
+        targets: Targets,
+        batch_size: int,
+        meter: Meter,
+        memo: dict[str, Any],
+    ) -> None:
+        self.probe = probe
+        self.images = images
+        self.rows = rows
+        self.targets = targets
+        self.batch_size = batch_size
+        self.meter = meter
+        self.memo = memo
+        self.indices: Tensor | None = None
+        self.predictions: Tensor | None = None
+        self.scores: Tensor | None = None
+        self.activations: list[Tensor] = []
+
+    def look(self, with_gradient: bool = False) -> Seen:
+        """The pass over the images themselves: settles the targets and keeps activations and scores."""
+        count = len(self.images)
+
+        def score(output: Any) -> Tensor:
+            with torch.no_grad():
+                self.indices = self.targets.indices(output)
+                self.predictions = predictions(output, count)
+            return self.targets.scores(output, self.indices, count)
+
+        if with_gradient:
+            seen = self.probe.gradients(self.images, self.rows, score)
+            self.scores = seen.scores
+        else:
+            seen = self.probe.forward(self.images, self.rows)
+            with torch.no_grad():
+                self.scores = score(seen.output)
+        self.meter.add(count)
+        self.activations = seen.activations
+        return seen
+
+    def gradients(self, points: Tensor, own: Tensor) -> Seen:
+        """A pass with gradients at `points`, row b being a variant of this task's image `own[b]`."""
+        seen = self.probe.gradients(points, self.rows[own], lambda output: self.scores_of(output, own))
+        self.meter.add(len(points))
+        return seen
+
+    def features(self, points: Tensor, own: Tensor) -> list[Tensor]:
+        """The layers' activations at `points`; the pass ends at the last layer."""
+        found = self.probe.features(points, self.rows[own])
+        if any(point.module is not None for point in self.probe.points):
+            self.meter.add(len(points))
+        return found
+
+    def scores_at(self, points: Tensor, own: Tensor) -> Tensor:
+        """(B,) the explained number at `points`, without gradients."""
+        with torch.no_grad():
+            scores = self.scores_of(self.probe.forward(points, self.rows[own]).output, own)
+        self.meter.add(len(points))
+        return scores
+
+    def scores_of(self, output: Any, own: Tensor) -> Tensor:
+        """(B,) the explained number in an output whose row b belongs to image `own[b]`."""
+        indices = None if self.indices is None else self.indices[own.to(self.indices.device)]
+        return self.targets.scores(output, indices, len(own))

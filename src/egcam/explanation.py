@@ -1,0 +1,233 @@
+"""What every method returns: the maps and all that is needed to read, show and keep them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egcam._version import __version__
+from egcam.errors import InputError
+from egcam.heatmaps import heatmaps
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_TENSORS = ("maps", "error", "targets", "scores", "predictions")
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Maps for a batch of images, or for one image without a batch dimension (then every tensor lacks it, too).
+
+    Attributes:
+        maps: (N, h, w) at the layer's resolution: raw values after the ReLU (signed: before it), on the device.
+        size: (H, W) of the explained images.
+        targets: (N,) the classes explained, or None with a callable target.
+        scores: (N,) the explained numbers: logits unless another score was asked for.
+        predictions: (N,) the predicted classes, or None where the output has none.
+        layer: the name of the layer, or several joined with " + ".
+        method: the registered name of the method.
+        reference: what references were used, or None.
+        error: (N, h, w) the standard error of `maps` before the ReLU (so an upper bound after it) for sampled methods,
+            else None.
+        passes: how many single-image passes through the network it took, those that end at the layer included.
+        options: what the method was set to.
+        classes: the class names, where known.
+        images: the explained tensor, for drawing; not saved.
+    """
+
+    maps: Tensor
+    size: tuple[int, int]
+    targets: Tensor | None
+    scores: Tensor
+    predictions: Tensor | None
+    layer: str
+    method: str
+    reference: str | None = None
+    error: Tensor | None = None
+    passes: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+    images: Tensor | None = field(default=None, repr=False)
+
+    @cached_property
+    def heatmaps(self) -> Tensor:
+        """(N, H, W) in [0, 1], or [-1, 1] for signed maps.
+
+        Bilinear upsampling (corners not aligned), then division by the largest absolute value; a zero map stays zero.
+        """
+        batch = self.maps[None] if self.is_single else self.maps
+        found = heatmaps(batch, self.size)
+        return found[0] if self.is_single else found
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one image without a batch dimension was explained."""
+        return self.maps.ndim == 2
+
+    def __len__(self) -> int:
+        return 1 if self.is_single else len(self.maps)
+
+    def __repr__(self) -> str:
+        targets = "callable" if self.targets is None else self.targets.reshape(-1).tolist()
+        count = f"{len(self)} map{'s' if len(self) != 1 else ''}"
+        reference = "" if self.reference is None else f", reference={self.reference!r}"
+        return (
+            f"Explanation({self.method!r}, {count} {tuple(self.maps.shape[-2:])} at layer {self.layer!r}, "
+            f"targets={targets}{reference})"
+        )
+
+    def label(self, index: int = 0) -> str:
+        """The explained class of one image in words: its name where known, else its number."""
+        if self.targets is None:
+            return "callable target"
+        number = int(self.targets.reshape(-1)[index])
+        return self.classes[number] if self.classes is not None else f"class {number}"
+
+    def overlay(self, images: Tensor | Image | Sequence[Image] | None = None, alpha: float = 0.5) -> list[Image]:
+        """The heat maps over the images, as PIL images.
+
+        Args:
+            images: a tensor (N, C, H, W) or (C, H, W), one PIL image or a list of them, of any size; by default the
+                tensor that was explained. Tensors outside [0, 1] are stretched to it.
+            alpha: how strongly the colours cover the picture.
+        """
+        from egcam.plots import overlay_image
+
+        pictures = self._pictures(images)
+        return [
+            overlay_image(picture, heat, alpha=alpha) for picture, heat in zip(pictures, self._arrays(), strict=True)
+        ]
+
+    def _pictures(self, images: Tensor | Image | Sequence[Image] | None) -> list[Image]:
+        from egcam.plots import to_pil
+
+        images = self.images if images is None else images
+        if images is None:
+            raise InputError("this explanation was loaded without its images; pass them: explanation.overlay(images)")
+        if isinstance(images, Tensor):
+            pictures = to_pil(images)
+        else:
+            given = list(images) if isinstance(images, list | tuple) else [images]
+            pictures = [picture.convert("RGB") for picture in given]  # type: ignore[union-attr]
+        if len(pictures) != len(self):
+            raise InputError(f"{len(pictures)} images for {len(self)} maps: pass one image for each map")
+        return pictures
+
+    def _arrays(self) -> list[np.ndarray[Any, Any]]:
+        batch = self.heatmaps[None] if self.is_single else self.heatmaps
+        return list(batch.detach().float().cpu().numpy())
+
+    def show(self, images: Tensor | Image | Sequence[Image] | None = None) -> None:
+        """Draw the overlays with matplotlib."""
+        from matplotlib import pyplot
+
+        self._figure(images)
+        pyplot.show()
+
+    def _figure(self, images: Tensor | Image | Sequence[Image] | None = None) -> Any:
+        from matplotlib import pyplot
+
+        shown = self.overlay(images) if images is not None or self.images is not None else self._heat_pictures()
+        columns = min(4, len(shown))
+        rows = -(-len(shown) // columns)
+        figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 3.3 * rows), squeeze=False)
+        for axis in axes.flat:
+            axis.axis("off")
+        for index, (axis, picture) in enumerate(zip(axes.flat, shown, strict=False)):
+            axis.imshow(picture)
+            axis.set_title(self.label(index), fontsize=9)
+        figure.suptitle(f"{self.method} at {self.layer}", fontsize=10)
+        figure.tight_layout()
+        return figure
+
+    def _heat_pictures(self) -> list[Image]:
+        from egcam.plots import heatmap_image
+
+        return [heatmap_image(heat) for heat in self._arrays()]
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        from matplotlib import pyplot
+
+        figure = self._figure()
+        buffer = BytesIO()
+        figure.savefig(buffer, format="png", dpi=100)
+        pyplot.close(figure)
+        return buffer.getvalue()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `explanation.npz` (numbers), `explanation.json` (facts) and one PNG for each heat map, and overlay.
+
+        Nothing is pickled. `load` gives the same explanation back, without its images.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {}
+        for name in _TENSORS:
+            tensor = getattr(self, name)
+            if tensor is not None:
+                arrays[name] = _to_numpy(tensor)
+        np.savez_compressed(folder / "explanation.npz", **arrays)  # type: ignore[arg-type]
+        facts = {
+            "egcam": __version__,
+            "method": self.method,
+            "layer": self.layer,
+            "reference": self.reference,
+            "size": list(self.size),
+            "passes": self.passes,
+            "labels": [self.label(index) for index in range(len(self))],
+            "options": self.options,
+            "classes": None if self.classes is None else list(self.classes),
+            "dtypes": {
+                name: str(getattr(self, name).dtype).removeprefix("torch.")
+                for name in _TENSORS
+                if getattr(self, name) is not None
+            },
+        }
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
+        (folder / "explanation.json").write_text(text + "\n", encoding="utf-8")
+        for index, picture in enumerate(self._heat_pictures()):
+            picture.save(folder / f"heatmap_{index}.png")
+        if self.images is not None:
+            for index, picture in enumerate(self.overlay()):
+                picture.save(folder / f"overlay_{index}.png")
+        return folder
+
+    @staticmethod
+    def load(folder: str | Path) -> Explanation:
+        """Read what `save` wrote."""
+        folder = Path(folder)
+        if not (folder / "explanation.json").is_file() or not (folder / "explanation.npz").is_file():
+            raise InputError(f"{folder} holds no saved explanation: explanation.json and explanation.npz are missing")
+        facts = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
+        tensors: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
+        with np.load(folder / "explanation.npz", allow_pickle=False) as arrays:
+            for name in arrays.files:
+                tensors[name] = torch.from_numpy(arrays[name]).to(getattr(torch, facts["dtypes"][name]))
+        classes = facts["classes"]
+        height, width = facts["size"]
+        return Explanation(
+            size=(height, width),
+            layer=facts["layer"],
+            method=facts["method"],
+            reference=facts["reference"],
+            passes=facts["passes"],
+            options=facts["options"],
+            classes=None if classes is None else tuple(classes),
+            **tensors,  # type: ignore[arg-type]
+        )
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy()

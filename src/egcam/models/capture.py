@@ -1,0 +1,260 @@
+"""One pass through the network: activations, output and gradients at some layers.
+
+Nothing before the first layer is recorded for the backward pass, and the backward pass goes no further than that
+layer and computes no parameter's gradient: a gradient at a late layer costs about one plain forward pass.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import LayerError, ModelError
+from egcam.models.inputs import ExtraInputs
+from egcam.models.layers import LayerPoint, tensor_in
+
+Reshape = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one pass showed. Lists have one entry per layer, each (B, K, h, w)."""
+
+    activations: list[Tensor]
+    output: Any
+    scores: Tensor | None = None
+    gradients: list[Tensor] | None = None
+
+
+class _Stop(BaseException):
+    """Ends a forward pass once the last wanted layer has run; a BaseException so that no model catches it."""
+
+
+class _Tap:
+    """A forward hook on one layer that takes the activations and, on request, starts the gradient there."""
+
+    def __init__(self, point: LayerPoint, with_gradient: bool, on_seen: Callable[[], None]) -> None:
+        self.point = point
+        self.with_gradient = with_gradient
+        self.on_seen = on_seen
+        self.calls = 0
+        self.tensor: Tensor | None = None
+        # Hooks sit on the shared module, so passes of other threads come by here too and must not be mixed in.
+        self.thread = threading.get_ident()
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> object:
+        if threading.get_ident() != self.thread:
+            return None
+        self.calls += 1
+        if self.point.call is not None and self.calls != self.point.call:
+            return None
+        if self.tensor is not None:
+            raise LayerError(
+                f"layer {self.point.name!r} runs more than once in a forward pass; say which call to explain, "
+                f"e.g. '{self.point.name}:1' for the first, or choose a module that runs once"
+            )
+        found = tensor_in(output)
+        if found is None:
+            raise LayerError(f"layer {self.point.name!r} puts out no tensor but a {type(output).__name__}")
+        replacement = self._take(found)
+        self.on_seen()
+        return None if replacement is None else _with_tensor(output, found, replacement)
+
+    def _take(self, found: Tensor) -> Tensor | None:
+        if not self.with_gradient:
+            # A copy, for the next module may work in place.
+            self.tensor = found.detach().clone()
+            return None
+        torch.set_grad_enabled(True)
+        self.tensor = found if found.requires_grad else found.detach().requires_grad_()
+        return self.tensor.clone()
+
+
+def _with_tensor(output: object, old: Tensor, new: Tensor) -> object:
+    if isinstance(output, Tensor):
+        return new
+    if isinstance(output, dict):
+        return type(output)({key: new if value is old else value for key, value in output.items()})
+    assert isinstance(output, tuple | list)
+    items = [new if value is old else value for value in output]
+    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+
+
+class Probe:
+    """A model seen through some of its layers.
+
+    Args:
+        model: the plain module (see `egcam.models.inputs.plain_model`).
+        points: the layers; the network's input is `egcam.models.layers.INPUT`.
+        extra: further inputs of the model.
+        reshape: turns a layer's output into (B, K, h, w) where it is not one already.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        points: Sequence[LayerPoint],
+        extra: ExtraInputs,
+        reshape: Reshape | None = None,
+    ) -> None:
+        self.model = model
+        self.points = tuple(points)
+        self.extra = extra
+        self.reshape = reshape
+
+    def forward(self, images: Tensor, rows: Tensor) -> Seen:
+        """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
+        with torch.no_grad(), self._taps(with_gradient=False) as taps:
+            output = self._run(images, rows)
+        return Seen(self._activations(taps, images), output)
+
+    def features(self, images: Tensor, rows: Tensor) -> list[Tensor]:
+        """The activations only; the pass ends at the last of the layers."""
+        if all(point.module is None for point in self.points):
+            return [images for _ in self.points]
+        with torch.no_grad(), self._taps(with_gradient=False, stop=True) as taps, suppress(_Stop):
+            self._run(images, rows)
+        return self._activations(taps, images)
+
+    def gradients(self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor]) -> Seen:
+        """Activations, output, scores and d(score)/d(activations), each row for itself.
+
+        Args:
+            images: (B, C, H, W).
+            rows: (B,) which of the explained images each row is a variant of.
+            score: from the model's output to the (B,) numbers explained.
+        """
+        seen = self._try_gradients(images, rows, score, torch.no_grad())
+        if seen is None:
+            # The network switches gradients off around the layer and, leaving that block, back to what was on before.
+            seen = self._try_gradients(images, rows, score, torch.enable_grad())
+        if seen is None:
+            names = ", ".join(repr(point.name) for point in self.points)
+            raise LayerError(
+                f"the explained score does not depend on {names} through differentiable operations; "
+                "choose a layer between the image and the score (and a target that does not detach it)"
+            )
+        return seen
+
+    def _try_gradients(
+        self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], before_layer: Any
+    ) -> Seen | None:
+        at_input = any(point.module is None for point in self.points)
+        leaf = images.detach().requires_grad_() if at_input else images
+        with before_layer, self._taps(with_gradient=True) as taps:
+            if at_input:
+                torch.set_grad_enabled(True)
+            output = self._run(leaf.clone() if at_input else leaf, rows)
+            with torch.enable_grad():
+                scores = score(output)
+            sources = [leaf if tap is None else self._tapped(tap) for tap in taps]
+            if not scores.requires_grad:
+                return None
+            found = torch.autograd.grad(scores.sum(), sources, allow_unused=True)
+        if any(gradient is None for gradient in found):
+            return None
+        return Seen(
+            [self._as_maps(point, source.detach()) for point, source in zip(self.points, sources, strict=True)],
+            _detached(output),
+            scores.detach(),
+            [self._as_maps(point, gradient.detach()) for point, gradient in zip(self.points, found, strict=True)],
+        )
+
+    @contextmanager
+    def _taps(self, with_gradient: bool, stop: bool = False) -> Iterator[list[_Tap | None]]:
+        """Hooks on every layer for the length of the block; None stands for the input."""
+        taps: list[_Tap | None] = []
+        handles = []
+
+        def on_seen() -> None:
+            if stop and all(tap is None or tap.tensor is not None for tap in taps):
+                raise _Stop
+
+        try:
+            for point in self.points:
+                if point.module is None:
+                    taps.append(None)
+                    continue
+                tap = _Tap(point, with_gradient, on_seen)
+                taps.append(tap)
+                handles.append(point.module.register_forward_hook(tap))
+            yield taps
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _run(self, images: Tensor, rows: Tensor) -> Any:
+        args, kwargs = self.extra.rows(rows)
+        return self.model(images, *args, **kwargs)
+
+    def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
+        return [
+            self._as_maps(point, images if tap is None else self._tapped(tap))
+            for point, tap in zip(self.points, taps, strict=True)
+        ]
+
+    def _tapped(self, tap: _Tap) -> Tensor:
+        if tap.tensor is None:
+            times = "never runs" if tap.calls == 0 else f"runs only {tap.calls} time(s)"
+            raise LayerError(
+                f"layer {tap.point.name!r} {times} in the model's forward pass, so it has nothing to explain; "
+                "choose a module that the forward pass calls"
+            )
+        return tap.tensor
+
+    def _as_maps(self, point: LayerPoint, tensor: Tensor) -> Tensor:
+        if point.module is not None and self.reshape is not None:
+            tensor = self.reshape(tensor)
+        if tensor.ndim != 4 or tensor.shape[2] * tensor.shape[3] < 2:
+            raise LayerError(
+                f"layer {point.name!r} puts out {tuple(tensor.shape)}: no map with height and width. Choose a layer "
+                "that puts out (N, channels, height, width), such as the last convolution, leave layer=None to have "
+                "it found, or pass reshape='tokens' for (N, length, channels)"
+            )
+        return tensor
+
+
+def _detached(output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return output.detach()
+    if isinstance(output, dict):
+        return {key: _detached(value) for key, value in output.items()}
+    if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
+        return type(output)(_detached(value) for value in output)
+    return output
+
+
+def tokens_to_map(tensor: Tensor) -> Tensor:
+    """(N, length, K) tokens as (N, K, side, side); leading tokens beyond a full square (class token, registers) go.
+
+    >>> tokens_to_map(torch.zeros(1, 197, 8)).shape
+    torch.Size([1, 8, 14, 14])
+    """
+    if tensor.ndim != 3:
+        raise LayerError(f"reshape='tokens' needs a layer output (N, length, channels), not {tuple(tensor.shape)}")
+    side = int(tensor.shape[1] ** 0.5)
+    grid = tensor[:, tensor.shape[1] - side * side :]
+    return grid.transpose(1, 2).reshape(tensor.shape[0], tensor.shape[2], side, side)
+
+
+def channels_last_to_map(tensor: Tensor) -> Tensor:
+    """(N, h, w, K) as (N, K, h, w)."""
+    if tensor.ndim != 4:
+        raise LayerError(f"reshape='channels-last' needs (N, height, width, channels), not {tuple(tensor.shape)}")
+    return tensor.permute(0, 3, 1, 2)
+
+
+def as_reshape(reshape: str | Reshape | None) -> Reshape | None:
+    """The reshape function for what the user said: "tokens", "channels-last", a callable or None."""
+    if reshape is None or callable(reshape):
+        return reshape
+    known: dict[str, Reshape] = {"tokens": tokens_to_map, "channels-last": channels_last_to_map}
+    if reshape not in known:
+        raise ModelError(f"unknown reshape {reshape!r}; known are {', '.join(map(repr, known))}, or pass a callable")
+    return known[reshape]

@@ -1,0 +1,136 @@
+"""What goes into the model: the images, checked, and any further inputs, kept in step with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import InputError, ModelError
+
+
+@dataclass(frozen=True)
+class ExtraInputs:
+    """Positional and keyword inputs of the model besides the images.
+
+    Tensors whose first dimension is the number of images belong to the images row by row: when image i is run at
+    some path point, row i goes with it. Everything else is passed on as it is.
+    """
+
+    count: int
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self, index: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The extra inputs for a batch whose row b shows image `index[b]`."""
+        args = tuple(self._take(value, index) for value in self.args)
+        return args, {name: self._take(value, index) for name, value in self.kwargs.items()}
+
+    def _take(self, value: Any, index: Tensor) -> Any:
+        if isinstance(value, Tensor):
+            if value.is_inference():
+                value = value.clone()
+            belongs_to_images = value.ndim > 0 and value.shape[0] == self.count
+            return value[index.to(value.device)] if belongs_to_images else value
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(self._take(item, index) for item in value)
+        if isinstance(value, list):
+            return [self._take(item, index) for item in value]
+        if isinstance(value, dict):
+            return {name: self._take(item, index) for name, item in value.items()}
+        return value
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """The eager module behind wrappers, or an error that says what to pass instead.
+
+    `torch.compile`'s wrapper and (Distributed)DataParallel are seen through: what they wrap has the same weights.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif _is_compile_wrapper(model):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            break
+    for name, module in model.named_modules():
+        _refuse_opaque(name or "the model", module)
+    return model
+
+
+def _is_compile_wrapper(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+
+
+def _refuse_opaque(name: str, module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(
+            f"{name} is a TorchScript module, which cannot be looked into; pass the original nn.Module it was made from"
+        )
+    if ".quantized" in type(module).__module__:
+        raise ModelError(
+            f"{name} is quantised ({type(module).__name__}) and has no gradients; "
+            "pass the float model it was converted from"
+        )
+    if _is_compile_wrapper(module) or getattr(module, "_compiled_call_impl", None) is not None:
+        raise ModelError(
+            f"{name} is compiled in place, and compiled code does not show its layers; "
+            "explain the model before compiling it (the weights are the same)"
+        )
+
+
+def check_images(images: Tensor, model: nn.Module) -> Tensor:
+    """The images as a finite (N, C, H, W) float tensor that fits the model, or an error that says what is wrong."""
+    if not isinstance(images, Tensor):
+        raise InputError(
+            f"images must be a float tensor of shape (N, C, H, W), not {type(images).__name__}; "
+            "for files use the command `egcam explain`, for PIL images a preprocessing transform"
+        )
+    if images.ndim == 3:
+        images = images[None]
+    if images.ndim != 4:
+        raise InputError(f"images must have shape (N, C, H, W) or (C, H, W), not {tuple(images.shape)}")
+    if images.shape[0] == 0:
+        raise InputError("the batch is empty: there is no image to explain")
+    if 0 in images.shape:
+        raise InputError(f"the images have no pixels: shape {tuple(images.shape)}")
+    if not images.is_floating_point():
+        raise InputError(
+            f"images are {images.dtype}; gradients need floats. Convert and normalise them as the model expects, "
+            "e.g. images.float() / 255"
+        )
+    _check_finite(images)
+    _check_fits(images, model)
+    return images.detach().clone() if images.is_inference() else images.detach()
+
+
+def _check_finite(images: Tensor) -> None:
+    finite = torch.isfinite(images).flatten(1).all(1)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero()[:, 0].tolist()
+        raise InputError(f"image {bad[0]} holds NaN or infinite pixels ({len(bad)} of {len(images)} images do)")
+
+
+def _check_fits(images: Tensor, model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    if not parameters:
+        return
+    devices = {parameter.device for parameter in parameters}
+    if images.device not in devices:
+        device = parameters[0].device
+        raise InputError(f"the model is on {device}, the images on {images.device}: pass images.to('{device}')")
+    if any(parameter.is_inference() for parameter in parameters):
+        raise ModelError(
+            "the model's weights were created inside torch.inference_mode, so no gradient can pass them; "
+            "create or load the model outside of it"
+        )
+    floats = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
+    if len(floats) == 1 and not torch.is_autocast_enabled(images.device.type):
+        (dtype,) = floats
+        if dtype != images.dtype:
+            raise InputError(f"the model's weights are {dtype}, the images {images.dtype}: pass images.to({dtype})")

@@ -1,0 +1,82 @@
+"""Shallow copies of a module tree, so that a trial run can change structure without touching the user's model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+
+def shallow(module: nn.Module) -> nn.Module:
+    """A new module of the same type that shares every tensor and child, but owns the dictionaries that hold them."""
+    copy: nn.Module = module.__new__(type(module))
+    copy.__dict__ = dict(module.__dict__)
+    for own in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
+        copy.__dict__[own] = type(module.__dict__[own])(module.__dict__[own])
+    return copy
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """The model with every parameter and buffer on the meta device: shapes without numbers, memory or side effects.
+
+    Forward hooks are left out, for they would see tensors without data; pre-hooks stay, since some compute weights.
+    """
+
+    def convert(module: nn.Module) -> nn.Module:
+        copy = shallow(module)
+        copy.__dict__["_forward_hooks"] = OrderedDict()
+        for tensors in (copy._parameters, copy._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = _on_meta(tensor)  # type: ignore[assignment]
+        return copy
+
+    return _rebuild(model, convert)
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    moved = tensor.detach().to("meta")
+    return nn.Parameter(moved, requires_grad=False) if isinstance(tensor, nn.Parameter) else moved
+
+
+def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Copy the tree with `convert`, keeping modules that are shared in the original shared in the copy."""
+    copies: dict[int, nn.Module] = {}
+
+    def visit(module: nn.Module) -> nn.Module:
+        if id(module) in copies:
+            return copies[id(module)]
+        copy = convert(module)
+        copies[id(module)] = copy
+        for name, child in copy._modules.items():
+            if child is not None:
+                copy._modules[name] = visit(child)
+        return copy
+
+    return visit(model)
+
+
+def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.Module:
+    """A copy of the tree in which modules, looked up by `id`, are replaced; other branches are shared as they are."""
+
+    def holds_replaced(module: nn.Module) -> bool:
+        return any(id(inner) in replacements for inner in module.modules())
+
+    copies: dict[int, nn.Module] = {}
+
+    def visit(module: nn.Module) -> nn.Module:
+        if id(module) in replacements:
+            return replacements[id(module)]
+        if id(module) in copies:
+            return copies[id(module)]
+        if not holds_replaced(module):
+            return module
+        copy = shallow(module)
+        copies[id(module)] = copy
+        for name, child in module._modules.items():
+            if child is not None:
+                copy._modules[name] = visit(child)
+        return copy
+
+    return visit(model)

@@ -1,0 +1,342 @@
+"""The distribution the reference x' is drawn from.
+
+A reference stands for "nothing to see here": the images an explained image is compared with. Sample s of image x is
+drawn with a generator keyed by the seed and s alone, so a batch gives the same draws as its images one by one.
+
+Tensors do not say how they were normalised. `black` and `white` are therefore 0 and 1 unless `mean` and `std` are
+given; with them they are the normalised black and white: (0 - mean) / std and (1 - mean) / std.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from egcam.errors import SamplingError, near_misses
+from egcam.randomness import generator, like
+
+ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """References for a batch: one per image, and keys that are equal exactly where the references are equal.
+
+    A key of None says that this reference will not come again, so nothing computed from it is worth keeping.
+    """
+
+    images: Tensor
+    keys: list[Hashable]
+
+
+class Reference(ABC):
+    """A distribution of reference images. `varies` says whether two samples of one image can differ."""
+
+    varies: bool = True
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """A few words for the result, e.g. "64 images" or "blurred (sigma 11.2)"."""
+
+    @abstractmethod
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
+
+
+@dataclass(frozen=True)
+class Made(Reference):
+    """A reference computed from each image without chance: blurred, constant, black, white."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    varies = False
+
+    @property
+    def description(self) -> str:
+        """The name."""
+        return self.name
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """The same reference for every sample."""
+        return Drawn(_checked(self.function(images), images, self.name), [("made", row) for row in rows])
+
+
+@dataclass(frozen=True)
+class Random(Reference):
+    """A reference computed from each image and a generator: noise, uniform, or a user's callable."""
+
+    name: str
+    function: Callable[[Tensor, torch.Generator], Tensor]
+
+    @property
+    def description(self) -> str:
+        """The name."""
+        return self.name
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """One draw per sample, the same noise for every image."""
+        drawn = self.function(images, generator(seed, "reference", sample))
+        return Drawn(_checked(drawn, images, self.name), [None] * len(rows))
+
+
+@dataclass(frozen=True)
+class Images(Reference):
+    """Images of a data set: a tensor (M, C, H, W), a data set or a loader of images or (image, label) pairs.
+
+    Samples go through the images in random order, each once before any comes again. An explained image that is itself
+    in the set is never its own reference. Of a data set or loader at most `limit` images are read, once, when first
+    needed: a random choice of a data set, the first ones of a loader.
+    """
+
+    source: Any
+    limit: int = 64
+    seed: int = 0
+    _read: list[Tensor] = field(default_factory=list, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @property
+    def description(self) -> str:
+        """How many images."""
+        return f"{len(self.pool)} images"
+
+    @property
+    def pool(self) -> Tensor:
+        """All images, (M, C, H, W)."""
+        with self._lock:
+            if not self._read:
+                self._read.append(_read_images(self.source, self.limit, self.seed))
+            return self._read[0]
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """Sample `sample` for each image: an image of the pool that is not the explained one."""
+        pool = self.pool
+        if pool.shape[1:] != images.shape[1:]:
+            raise SamplingError(
+                f"the reference images have shape {tuple(pool.shape[1:])}, the explained images "
+                f"{tuple(images.shape[1:])}: resize and normalise both in the same way"
+            )
+        chosen = [self._choose(own, sample, seed) for own in _where_equal(images, pool)]
+        return Drawn(like(pool[chosen], images), [("pool", index) for index in chosen])
+
+    def _choose(self, own: frozenset[int], sample: int, seed: int) -> int:
+        others = len(self.pool) - len(own)
+        if others == 0:
+            raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
+        cycle, position = divmod(sample, others)
+        order = torch.randperm(len(self.pool), generator=generator(seed, "pool", cycle)).tolist()
+        return int([index for index in order if index not in own][position])
+
+
+def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
+    """For each image, the numbers of the pool's images that equal it."""
+    step = max(1, pool[0].numel() // 64)
+    marks = pool.flatten(1)[:, ::step].to(images.device, images.dtype)
+    found = []
+    for image in images:
+        alike = (marks == image.flatten()[::step]).all(1).nonzero()[:, 0].tolist()
+        found.append(frozenset(index for index in alike if torch.equal(like(pool[index], image), image)))
+    return found
+
+
+def _read_images(source: Any, limit: int, seed: int) -> Tensor:
+    if isinstance(source, Tensor):
+        pool = source.detach()
+        pool = pool.clone() if pool.is_inference() else pool
+        pool = pool[None] if pool.ndim == 3 else pool
+    else:
+        pool = _stack(_items(source, limit, seed), limit)
+    if pool.ndim != 4 or len(pool) == 0:
+        raise SamplingError(f"reference images must have shape (M, C, H, W), not {tuple(pool.shape)}")
+    if not pool.is_floating_point():
+        raise SamplingError(f"reference images are {pool.dtype}; normalise them to floats like the explained images")
+    if not bool(torch.isfinite(pool).all()):
+        raise SamplingError("a reference image holds NaN or infinite pixels")
+    return pool
+
+
+def _items(source: Any, limit: int, seed: int) -> Iterable[Any]:
+    is_data_set = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if is_data_set:
+        order = torch.randperm(len(source), generator=generator(seed, "data set"))[:limit].tolist()
+        return (source[index] for index in order)
+    if not hasattr(source, "__iter__"):
+        raise SamplingError(f"a reference cannot be read from a {type(source).__name__}")
+    return islice(source, limit)
+
+
+def _stack(items: Iterable[Any], limit: int) -> Tensor:
+    images: list[Tensor] = []
+    for item in items:
+        image = item[0] if isinstance(item, tuple | list) else item
+        image = image.get("image", image.get("pixel_values")) if isinstance(image, dict) else image
+        if not isinstance(image, Tensor):
+            raise SamplingError(
+                f"the reference data set gives {type(image).__name__}, not tensors: give it the model's preprocessing"
+            )
+        images.extend(image if image.ndim == 4 else [image])
+        if len(images) >= limit:
+            break
+    if not images:
+        raise SamplingError("the reference data set is empty")
+    if len({image.shape for image in images}) > 1:
+        raise SamplingError("the reference images have different sizes: resize and crop them to the model's input")
+    return torch.stack(images[:limit]).detach()
+
+
+def _checked(drawn: Tensor, images: Tensor, name: str) -> Tensor:
+    if not isinstance(drawn, Tensor) or drawn.shape != images.shape:
+        got = tuple(drawn.shape) if isinstance(drawn, Tensor) else type(drawn).__name__
+        raise SamplingError(f"the reference {name!r} gives {got} for images of shape {tuple(images.shape)}")
+    return like(drawn.detach(), images)
+
+
+def blurred(sigma: float | None = None) -> Reference:
+    """Each image blurred with a Gaussian of `sigma` pixels (default: a twentieth of the shorter side)."""
+    label = "blurred" if sigma is None else f"blurred (sigma {sigma:g})"
+    return Made(label, lambda images: gaussian_blur(images, sigma or min(images.shape[-2:]) / 20))
+
+
+def noise(scale: float = 0.5) -> Reference:
+    """Each image plus Gaussian noise with a standard deviation of `scale` times the image's range (max - min)."""
+
+    def function(images: Tensor, source: torch.Generator) -> Tensor:
+        drawn = like(torch.randn(images.shape[1:], generator=source), images)
+        return images + scale * value_range(images) * drawn
+
+    return Random(f"noise (scale {scale:g})", function)
+
+
+def uniform() -> Reference:
+    """Pixels drawn evenly from each image's range [min, max]; nothing of the image remains."""
+
+    def function(images: Tensor, source: torch.Generator) -> Tensor:
+        drawn = like(torch.rand(images.shape[1:], generator=source), images)
+        return images.amin((1, 2, 3), keepdim=True) + value_range(images) * drawn
+
+    return Random("uniform", function)
+
+
+def constant(value: float | Sequence[float] | None = None) -> Reference:
+    """One colour everywhere: `value` (one number or one per channel), or each image's own mean colour."""
+    if value is None:
+        return Made("constant (mean colour)", lambda images: images.mean((2, 3), keepdim=True).expand_as(images))
+    return Made(f"constant ({value})", lambda images: _filled(images, value))
+
+
+def black(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
+    """Black, normalised with `mean` and `std` like the images: (0 - mean) / std."""
+    return Made("black", lambda images: (_filled(images, 0.0) - _filled(images, mean)) / _filled(images, std))
+
+
+def white(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
+    """White, normalised with `mean` and `std` like the images: (1 - mean) / std."""
+    return Made("white", lambda images: (_filled(images, 1.0) - _filled(images, mean)) / _filled(images, std))
+
+
+def _filled(images: Tensor, value: float | Sequence[float]) -> Tensor:
+    values = torch.as_tensor(value, dtype=images.dtype, device=images.device)
+    if values.ndim == 1 and len(values) not in (1, images.shape[1]):
+        raise SamplingError(f"{len(values)} channel values for images with {images.shape[1]} channels")
+    return values.reshape(1, -1, 1, 1).expand(images.shape)
+
+
+def value_range(images: Tensor) -> Tensor:
+    """(N, 1, 1, 1) each image's max - min."""
+    return images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+
+
+def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
+    """Blur (N, C, H, W) with a Gaussian of `sigma` pixels; the border is mirrored."""
+    if sigma <= 0:
+        raise SamplingError(f"the blur's sigma must be positive, not {sigma}")
+    for dim in (2, 3):
+        size = images.shape[dim]
+        radius = min(int(3 * sigma + 0.5), size - 1)
+        if radius < 1:
+            continue
+        offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+        weights = (-0.5 * (offsets / sigma) ** 2).exp()
+        weights = (weights / weights.sum()).reshape((1, 1, -1, 1) if dim == 2 else (1, 1, 1, -1))
+        padding = (0, 0, radius, radius) if dim == 2 else (radius, radius, 0, 0)
+        padded = functional.pad(images, padding, mode="reflect")
+        images = functional.conv2d(padded.flatten(0, 1)[:, None], weights)[:, 0].reshape(images.shape)
+    return images
+
+
+MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
+    "blurred": blurred,
+    "noise": noise,
+    "uniform": uniform,
+    "constant": constant,
+    "black": black,
+    "white": white,
+}
+
+
+def as_reference(reference: ReferenceLike, default: str = "blurred", samples: int = 1, seed: int = 0) -> Reference:
+    """The reference for what the user said.
+
+    A `Reference`; a tensor of images; a name ("blurred", "noise", "uniform", "constant", "black", "white"); a callable
+    `f(images) -> references` or `f(images, generator) -> references`; a data set or loader; or None for `default`.
+
+    >>> as_reference("black").description
+    'black'
+    """
+    if reference is None:
+        reference = default
+    if isinstance(reference, Reference):
+        return reference
+    if isinstance(reference, str):
+        if reference not in MADE_BY_NAME:
+            raise SamplingError(f"unknown reference {reference!r}; {near_misses(reference, MADE_BY_NAME)}")
+        return MADE_BY_NAME[reference]()
+    if callable(reference) and not isinstance(reference, Tensor) and not hasattr(reference, "__getitem__"):
+        return _from_callable(reference)
+    return Images(reference, limit=max(64, samples), seed=seed)
+
+
+def _from_callable(function: Callable[..., Tensor]) -> Reference:
+    from inspect import Parameter, signature
+
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        parameters = list(signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    takes_generator = len([p for p in positional if p.default is Parameter.empty]) >= 2
+
+    def draw(images: Tensor, source: torch.Generator) -> Tensor:
+        # One image at a time, each from the same state: what an image gets must not depend on its place in the batch.
+        state = source.get_state()
+        drawn = []
+        for image in (images[row, None] for row in range(len(images))):
+            source.set_state(state)
+            drawn.append(function(image, source) if takes_generator else _seeded(function, image, source))
+        return torch.cat(drawn) if all(isinstance(one, Tensor) for one in drawn) else drawn[0]
+
+    return Random(name, draw)
+
+
+_global_generator_lock = threading.Lock()
+
+
+def _seeded(function: Callable[[Tensor], Tensor], images: Tensor, source: torch.Generator) -> Tensor:
+    """Call a function that may use torch's global generators, seeded for this draw; the caller restores them."""
+    seed = int(torch.randint(2**31, (1,), generator=source))
+    with _global_generator_lock:
+        torch.default_generator.manual_seed(seed)
+        if images.is_cuda:
+            torch.cuda.manual_seed(seed)
+        elif images.device.type == "mps":
+            torch.mps.manual_seed(seed)
+        return function(images)
