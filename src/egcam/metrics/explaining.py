@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from egcam.errors import InputError
+from egcam.errors import InputError, ZeroMapWarning
 from egcam.metrics.inputs import chunks
 from egcam.models.targets import Target
 
@@ -16,9 +17,15 @@ Explainer: TypeAlias = Callable[..., Any]
 """A callable (images, target) -> maps, or one of egcam's explainers, whose heat maps are taken."""
 
 
-def maps_of(explainer: Explainer, images: Tensor, target: Target) -> Tensor:
-    """(N, h, w) the maps an explainer gives, detached, in the explainer's own resolution."""
-    with torch.enable_grad():
+def maps_of(explainer: Explainer, images: Tensor, target: Target, warn: bool = False) -> Tensor:
+    """(N, h, w) the maps an explainer gives, detached, in the explainer's own resolution.
+
+    Zero maps raise no warning unless `warn`: those of perturbed images and randomised models are for the metric to
+    judge, not for the user to fix.
+    """
+    with torch.enable_grad(), warnings.catch_warnings():
+        if not warn:
+            warnings.simplefilter("ignore", ZeroMapWarning)
         made = explainer(images, target)
     made = getattr(made, "heatmaps", made)
     maps = made if isinstance(made, Tensor) else torch.as_tensor(made)

@@ -105,11 +105,14 @@ def _bound_to_copy(model: nn.Module, explainer: Any) -> tuple[nn.Module, Explain
         copied = copy.deepcopy(explainer)
         return copied.model, copied
     twin = copy.deepcopy(model)
-    made = explainer(twin)
+    try:
+        made = explainer(twin)
+    except TypeError:
+        made = None
     if not callable(made):
         raise InputError(
-            "model-randomization changes the model, so it needs one of egcam's explainers or a function that makes "
-            f"one, model -> explainer; this one made a {type(made).__name__}"
+            "model-randomization explains a changed copy of the model, so it needs one of egcam's explainers or a "
+            "function that makes one for a model, model -> explainer"
         )
     return twin, made
 

@@ -1,0 +1,452 @@
+"""Measure methods against each other: explain once, share what metrics have in common, and tabulate.
+
+An image or a method that fails does not end the run: its scores are missing, and the table says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egcam import registry
+from egcam.errors import InputError, MethodError, near_misses
+from egcam.metrics import confidence, faithfulness, robustness
+from egcam.metrics.explaining import Explainer, maps_of
+from egcam.metrics.inputs import (
+    Protocol,
+    as_images,
+    as_masks,
+    check_positive,
+    check_protocol,
+    chunks,
+    resized,
+)
+from egcam.metrics.registry import Metric, MetricError, metric, names
+from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.tables import Row, Table
+from egcam.metrics.timing import synchronise
+from egcam.metrics.undefined import Causes, causes_collected, settle
+from egcam.models.targets import Target
+
+Method = str | Explainer
+Options = Mapping[str, Any]
+
+_CURVES = ("insertion", "deletion", "insertion-deletion")
+_CONFIDENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "average-drop": confidence.drop_of,
+    "increase-in-confidence": confidence.increase_of,
+    "average-gain": confidence.gain_of,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Metrics that share their expensive part.
+
+    Attributes:
+        names: the metrics.
+        share: does that part for some of the images, given by number.
+        finish: one metric's scores from it.
+        whole_set: whether the images must stay together.
+    """
+
+    names: tuple[str, ...]
+    share: Callable[[Tensor], Any]
+    finish: Callable[[str, Any], Tensor]
+    whole_set: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run is about, the same for every method."""
+
+    model: nn.Module
+    images: Tensor
+    target: Target
+    masks: Tensor | None
+    seed: int
+    protocol: Protocol
+    batch_size: int
+    options: Mapping[str, Options]
+
+    def target_of(self, rows: Tensor) -> Target:
+        """The targets of the images `rows`."""
+        return self.target[rows] if isinstance(self.target, Tensor) else self.target
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """What a metric is called with: the run's seed, protocol and batch size where it takes them, and its own."""
+        common = {"seed": self.seed, "protocol": self.protocol, "batch_size": self.batch_size}
+        known = signature(metric(name).function).parameters
+        return {key: value for key, value in common.items() if key in known} | dict(self.options.get(name, {}))
+
+
+def evaluate(
+    model: nn.Module,
+    images: Any,
+    methods: Sequence[Method] | Mapping[str, Method],
+    metrics: Sequence[str] | None = None,
+    target: Target = None,
+    masks: Any = None,
+    reference: Any = None,
+    seed: int = 0,
+    *,
+    protocol: Protocol = "default",
+    layer: Any = None,
+    method_options: Mapping[str, Options] | None = None,
+    metric_options: Mapping[str, Options] | None = None,
+    image_names: Sequence[str] | None = None,
+    batch_size: int = DEFAULT_BATCH,
+    progress: Callable[[str], None] | None = None,
+) -> Table:
+    """Score methods on images with metrics, and tabulate.
+
+    Each method explains every image once; insertion and deletion share their curves, the robustness metrics their
+    perturbed explanations, the confidence metrics their masked images. All methods are given the same classes and the
+    same noise, so that their scores are paired. What fails is recorded with its cause, and the rest goes on.
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W), preprocessed as the model expects.
+        methods: names of registered methods, explainers, or callables (images, target) -> maps; or a mapping from the
+            names in the table to any of these.
+        metrics: names of metrics; None is all of the paper's that the inputs allow.
+        target: the classes to explain; None is the prediction.
+        masks: (N, H, W) masks of the objects, for localization.
+        reference: what Expected Grad-CAM's references are drawn from; goes to the named methods that take one.
+        seed: of methods by name and of metrics.
+        protocol: "default", or "paper" for its conventions in every metric that has them.
+        layer: where methods by name explain; goes to those that take one.
+        method_options: more options of methods by name, by method.
+        metric_options: options of metrics, by metric.
+        image_names: names of the images for the table; their numbers otherwise.
+        batch_size: the most images in one pass or explained at once.
+        progress: called with a line when a method begins a metric.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+        >>> table = evaluate(net, torch.rand(2, 1, 8, 8), ["grad-cam", "layer-cam"], ["sparseness", "deletion"])
+        >>> table.frame.shape
+        (8, 5)
+    """
+    images = as_images(images)
+    check_protocol(protocol)
+    chosen = _chosen_metrics(metrics, masks)
+    options = _checked_options(chosen, metric_options)
+    check_positive("batch_size", batch_size)
+    labels = list(image_names) if image_names is not None else list(range(len(images)))
+    if len(labels) != len(images):
+        raise InputError(f"{len(labels)} image names for {len(images)} image(s)")
+    with forward_only(model, images.device):
+        classes = Scorer(model, images, target, "logit", batch_size).classes
+    inside = None if masks is None else as_masks(masks, images[:, 0])
+    fixed: Target = classes if classes is not None else target
+    work = Work(model, images, fixed, inside, seed, protocol, batch_size, options)
+    rows: list[Row] = []
+    found = _named(methods)
+    common = {"reference": reference, "layer": layer, "seed": seed}
+    for method in found.values():
+        _check_method(method)
+    for name, method in found.items():
+        own = (method_options or {}).get(name, {})
+        rows += _method_rows(work, name, method, chosen, labels, common, own, progress or _silent)
+    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen))
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def _chosen_metrics(wanted: Sequence[str] | None, masks: Any) -> list[Metric]:
+    if wanted is None:
+        usual = [one for one in names().values() if one.paper]
+        return [one for one in usual if masks is not None or "masks" not in one.needs]
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    chosen = [metric(name) for name in dict.fromkeys(wanted)]
+    if not chosen:
+        raise MetricError("there are no metrics to compute; egcam.metrics.names() lists them")
+    needing = [one.name for one in chosen if "masks" in one.needs]
+    if needing and masks is None:
+        raise InputError(f"{needing[0]} compares maps with the object's mask: pass masks=…")
+    return chosen
+
+
+def _checked_options(chosen: Sequence[Metric], given: Mapping[str, Options] | None) -> dict[str, Options]:
+    options: dict[str, Options] = {}
+    for name, values in (given or {}).items():
+        known = metric(name)
+        if known not in chosen:
+            raise MetricError(f"options for {name!r}, which is not among the metrics asked for")
+        takes = [key for key in signature(known.function).parameters if key not in _GIVEN]
+        for key in values:
+            if key not in takes:
+                raise MetricError(f"{known.name} has no option {key!r}; {near_misses(key, takes)}")
+        options[known.name] = dict(values)
+    return options
+
+
+_GIVEN = ("model", "images", "heatmaps", "masks", "explainer", "target")
+
+
+def _named(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Method]:
+    if isinstance(methods, Mapping):
+        named = dict(methods)
+    else:
+        listed = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
+        named = {}
+        for one in listed:
+            name = one if isinstance(one, str) else _name_of(one)
+            if name in named:
+                raise MethodError(f"two methods are called {name!r}: pass a mapping with a name of its own for each")
+            named[name] = one
+    if not named:
+        raise MethodError("there are no methods to evaluate; egcam.methods() lists them")
+    return named
+
+
+def _name_of(explainer: Explainer) -> str:
+    for attribute in ("method", "name", "__name__"):
+        name = getattr(explainer, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    return type(explainer).__name__
+
+
+def _check_method(method: Method) -> None:
+    """An unknown name is a mistake in the call, not a method that fails."""
+    if isinstance(method, str):
+        registry.takes(method)
+    elif not callable(method):
+        raise MethodError(f"a method is a name or a callable (images, target) -> maps, not {type(method).__name__}")
+
+
+def _explainer(model: nn.Module, method: Method, common: Options, options: Options) -> Explainer:
+    if not isinstance(method, str):
+        return method
+    takes = registry.takes(method)
+    usual = {key: value for key, value in common.items() if value is not None and key in takes}
+    return registry.create(method, model, **{**usual, **options})
+
+
+def _method_rows(
+    work: Work,
+    name: str,
+    method: Method,
+    chosen: Sequence[Metric],
+    labels: Sequence[Any],
+    common: Options,
+    options: Options,
+    say: Callable[[str], None],
+) -> list[Row]:
+    """The scores of one method, in the order of the metrics and then of the images."""
+    count = len(work.images)
+    say(f"{name}: explain")
+    try:
+        explainer = _explainer(work.model, method, common, options)
+        maps, failed, native = _explained(work, explainer)
+    except Exception as error:
+        cause = _cause(error)
+        return [Row(label, name, one.name, float("nan"), 0.0, cause) for one in chosen for label in labels]
+    usable = torch.tensor([image for image in range(count) if image not in failed], dtype=torch.long)
+    by_metric: dict[str, list[Row]] = {}
+    for family in _families(work, explainer, maps, native, chosen):
+        say(f"{name}: {', '.join(family.names)}")
+        for metric_name, values, seconds, causes in _family_scores(family, usable):
+            everything = failed | causes
+            by_metric[metric_name] = [
+                Row(label, name, metric_name, values.get(image, float("nan")), seconds, everything.get(image))
+                for image, label in enumerate(labels)
+            ]
+    return [row for one in chosen for row in by_metric[one.name]]
+
+
+def _explained(work: Work, explainer: Explainer) -> tuple[Tensor, dict[int, str], bool]:
+    """(N, H, W) maps at the images' size, why an image has none, and whether the explainer gives that size itself.
+
+    What fails together is tried one by one.
+    """
+    images = work.images
+    maps = images.new_full((len(images), *images.shape[-2:]), float("nan"))
+    maps = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
+    failed: dict[int, str] = {}
+    sizes = set()
+
+    def explain(rows: Tensor) -> None:
+        made = maps_of(explainer, images[rows], work.target_of(rows), warn=True)
+        sizes.add(made.shape[1:])
+        maps[rows] = resized(made, (images.shape[-2], images.shape[-1])).to(maps)
+
+    with forward_only(work.model, images.device):
+        for part in chunks(len(images), work.batch_size):
+            rows = torch.arange(part.start, part.stop)
+            failed |= _try_together(explain, rows)
+    bad = Causes()
+    bad.mark(~maps.flatten(1).isfinite().all(1), "its map holds NaN or infinite values")
+    return maps, {**bad, **failed}, sizes == {images.shape[-2:]}
+
+
+def _try_together(attempt: Callable[[Tensor], None], rows: Tensor) -> dict[int, str]:
+    """Attempt all rows at once and, if that fails, each by itself; the causes of those that still fail."""
+    try:
+        attempt(rows)
+        return {}
+    except Exception as error:
+        if len(rows) == 1:
+            return {int(rows[0]): _cause(error)}
+    failed: dict[int, str] = {}
+    for row in rows:
+        failed |= _try_together(attempt, row[None])
+    return failed
+
+
+def _cause(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
+
+
+def _families(work: Work, explainer: Explainer, maps: Tensor, native: bool, chosen: Sequence[Metric]) -> list[Family]:
+    """The metrics sorted into those that share work and those that stand alone, cheap to set up."""
+    wanted = [one.name for one in chosen]
+    # Maps in the explainer's own resolution need not be made again where it is compared with itself.
+    own = maps if native else None
+    families = _robustness_families(work, explainer, own, [name for name in wanted if name in robustness.RECIPES])
+    # Sharing is for metrics with the same settings; one with options of its own stands alone.
+    for shared, make in ((_CURVES, _curves_family), (tuple(_CONFIDENCES), _confidence_family)):
+        together = tuple(name for name in wanted if name in shared and name not in work.options)
+        if together:
+            families.append(make(work, maps, together))
+    done = {name for family in families for name in family.names}
+    return families + [_single_family(work, explainer, maps, own, one) for one in chosen if one.name not in done]
+
+
+def _curves_family(work: Work, maps: Tensor, together: tuple[str, ...]) -> Family:
+    def share(rows: Tensor) -> dict[str, Tensor]:
+        call = (work.model, work.images[rows], maps[rows], work.target_of(rows))
+        areas = {}
+        if "insertion" in together or "insertion-deletion" in together:
+            areas["insertion"] = faithfulness.insertion_curve(*call, batch_size=work.batch_size).area()
+        if "deletion" in together or "insertion-deletion" in together:
+            areas["deletion"] = faithfulness.deletion_curve(*call, batch_size=work.batch_size).area()
+        return areas
+
+    def finish(name: str, areas: dict[str, Tensor]) -> Tensor:
+        score = areas["insertion"] - areas["deletion"] if name == "insertion-deletion" else areas[name]
+        return settle(name, score, {})
+
+    return Family(together, share, finish)
+
+
+def _confidence_family(work: Work, maps: Tensor, together: tuple[str, ...]) -> Family:
+    def share(rows: Tensor) -> tuple[Tensor, Tensor]:
+        call = (work.model, work.images[rows], maps[rows], work.target_of(rows))
+        return confidence.masked_confidence(*call, batch_size=work.batch_size)
+
+    return Family(together, share, lambda name, scores: settle(name, _CONFIDENCES[name](*scores), {}))
+
+
+def _robustness_families(work: Work, explainer: Explainer, own: Tensor | None, wanted: Sequence[str]) -> list[Family]:
+    """One family for each kind of noise: a metric with fewer perturbations uses the first of the larger set."""
+    paper = work.protocol == "paper"
+    settings = {}
+    for name in wanted:
+        options = work.options_of(name)
+        noise, samples = robustness.RECIPES[name].setting(paper, options.get("noise"), options.get("samples"))
+        settings[name] = (noise, options["seed"], options["batch_size"]), samples
+
+    def family(key: Any, together: tuple[str, ...]) -> Family:
+        noise, seed, batch_size = key
+
+        def share(rows: Tensor) -> robustness.Perturbed:
+            return robustness.perturbed_explanations(
+                work.model,
+                work.images[rows],
+                explainer,
+                work.target_of(rows),
+                noise=noise,
+                samples=max(settings[name][1] for name in together),
+                outputs=any(robustness.RECIPES[name].outputs for name in together),
+                heatmaps=None if own is None else own[rows],
+                seed=seed,
+                exact_zeros=paper,
+                batch_size=batch_size,
+            )
+
+        def finish(name: str, seen: robustness.Perturbed) -> Tensor:
+            return robustness.RECIPES[name].reduce(seen.first(settings[name][1]), paper)
+
+        return Family(together, share, finish)
+
+    keys = dict.fromkeys(key for key, _ in settings.values())
+    return [family(key, tuple(name for name in wanted if settings[name][0] == key)) for key in keys]
+
+
+def _single_family(work: Work, explainer: Explainer, maps: Tensor, own: Tensor | None, one: Metric) -> Family:
+    options = work.options_of(one.name)
+    takes_maps = "explainer" in one.needs and "heatmaps" in signature(one.function).parameters
+
+    def share(rows: Tensor) -> Callable[[], Tensor]:
+        arguments: list[Any] = []
+        for need in one.needs:
+            if need == "model":
+                arguments += [work.model, work.images[rows]]
+            elif need == "heatmaps":
+                arguments.append(maps[rows])
+            elif need == "masks":
+                assert work.masks is not None
+                arguments.append(work.masks[rows])
+            else:
+                arguments.append(explainer)
+        if "model" in one.needs:
+            arguments.append(work.target_of(rows))
+        known = {"heatmaps": own[rows]} if takes_maps and own is not None else {}
+        return lambda: one.function(*arguments, **options, **known)
+
+    return Family((one.name,), share, lambda _, call: call(), one.whole_set)
+
+
+Scores = tuple[str, dict[int, float], float, dict[int, str]]
+
+
+def _family_scores(family: Family, usable: Tensor) -> list[Scores]:
+    """For each metric: values by image, seconds per image, and causes of missing values by image."""
+    values: dict[str, dict[int, float]] = {name: {} for name in family.names}
+    causes: dict[str, dict[int, str]] = {name: {} for name in family.names}
+    spent = dict.fromkeys(family.names, 0.0)
+
+    def attempt(rows: Tensor) -> None:
+        synchronise(rows.device)
+        start = perf_counter()
+        shared = family.share(rows)
+        common = (perf_counter() - start) / len(family.names)
+        for name in family.names:
+            start = perf_counter()
+            with causes_collected() as undefined:
+                scores = family.finish(name, shared).tolist()
+            spent[name] += common + perf_counter() - start
+            for place, image in enumerate(rows.tolist()):
+                values[name][image] = scores[place]
+                if place in undefined:
+                    causes[name][image] = undefined[place]
+
+    if len(usable):
+        if family.whole_set:
+            try:
+                attempt(usable)
+            except Exception as error:
+                failed = dict.fromkeys(usable.tolist(), _cause(error))
+            else:
+                failed = {}
+        else:
+            failed = _try_together(attempt, usable)
+        for name in family.names:
+            for image, cause in failed.items():
+                values[name].pop(image, None)
+                causes[name][image] = cause
+    each = max(1, len(usable))
+    return [(name, values[name], spent[name] / each, causes[name]) for name in family.names]
