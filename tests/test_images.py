@@ -32,9 +32,7 @@ def test_common_kinds_keep_their_colours(tmp_path: Path, suffix: str) -> None:
     quadrants().save(file, **options)
     image = read_image(file)
     assert (image.mode, image.size) == ("RGB", (16, 8))
-    assert np.abs(np.asarray(image, int) - np.asarray(quadrants(), int)).max() <= (
-        12 if suffix == "jpg" else 0
-    )
+    assert np.abs(np.asarray(image, int) - np.asarray(quadrants(), int)).max() <= (12 if suffix == "jpg" else 0)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +104,7 @@ def test_first_frame_of_an_animation(tmp_path: Path) -> None:
 def test_huge_images_are_refused_before_decoding(tmp_path: Path) -> None:
     file = tmp_path / "huge.png"
     Image.new("1", (11000, 10000)).save(file)
-    with pytest.raises(
-        InputError, match=r"huge\.png is too large: 11000 x 10000 .* 110 megapixels.* limit is 100"
-    ):
+    with pytest.raises(InputError, match=r"huge\.png is too large: 11000 x 10000 .* 110 megapixels.* limit is 100"):
         read_image(file)
     quadrants().save(tmp_path / "small.png")
     with pytest.raises(InputError, match=r"limit is 0\.0001"):

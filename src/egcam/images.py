@@ -66,9 +66,7 @@ def read_image(path: str | Path, max_megapixels: float = MAX_MEGAPIXELS) -> Imag
                 return _as_rgb(ImageOps.exif_transpose(image))
             # Pillow's decoders answer damage with OSError, SyntaxError, EOFError, struct.error, zlib.error, …
             except Exception as error:
-                raise InputError(
-                    f"{path} is damaged or cut short ({_first_line(error)}): save it again"
-                ) from error
+                raise InputError(f"{path} is damaged or cut short ({_first_line(error)}): save it again") from error
 
 
 def find_images(paths: Iterable[str | Path], recursive: bool = False) -> list[Path]:
@@ -126,9 +124,7 @@ def _opened(path: Path) -> Image.Image:
         kind = "is text, not an image" if _looks_like_text(path) else "is not an image, or a damaged one"
         raise InputError(f"{path} {kind}: pass an image file, {KINDS}") from error
     except Image.DecompressionBombError as error:
-        raise InputError(
-            f"{path} is too large to read safely ({_first_line(error)}): scale it down"
-        ) from error
+        raise InputError(f"{path} is too large to read safely ({_first_line(error)}): scale it down") from error
     except PermissionError as error:
         raise InputError(f"{path} may not be read by you: change its permissions") from error
     except Exception as error:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from egcam.errors import InputError
@@ -30,9 +33,7 @@ def _color_table(name: str) -> Pixels:
     from matplotlib import colormaps
 
     if name not in colormaps:
-        raise InputError(
-            f"unknown colour map {name!r}; matplotlib has 'viridis', 'inferno', 'magma', 'turbo', …"
-        )
+        raise InputError(f"unknown colour map {name!r}; matplotlib has 'viridis', 'inferno', 'magma', 'turbo', …")
     return np.asarray(colormaps[name](np.linspace(0, 1, 256))[:, :3], dtype=np.float32)
 
 
@@ -138,3 +139,166 @@ def _to_unit_range(pixels: Pixels) -> Pixels:
     if low >= -1e-3 and high <= 1 + 1e-3:
         return pixels
     return (pixels - low) / max(high - low, 1e-12)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One labelled picture of a grid: a title above it and, smaller, a second line."""
+
+    image: Image.Image
+    title: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class _Style:
+    """Sizes in pixels for tiles of a given side, and the colours of the page."""
+
+    side: int
+
+    page = "#ffffff"
+    ink = "#1a1c20"
+    faint = "#646a73"
+    bar = "#31688e"
+    track = "#e8eaee"
+
+    @property
+    def gap(self) -> int:
+        return max(4, self.side // 18)
+
+    @property
+    def title_size(self) -> int:
+        return max(9, self.side // 15)
+
+    @property
+    def detail_size(self) -> int:
+        return max(8, self.side // 18)
+
+    @property
+    def header(self) -> int:
+        return round(1.45 * (self.title_size + self.detail_size))
+
+
+def grid(tiles: Sequence[Tile], columns: int, side: int = 280, heading: str = "") -> Image.Image:
+    """Labelled pictures in rows, from left to right; every label fits its tile.
+
+    Args:
+        tiles: the pictures; each is scaled to fit a square of `side` pixels.
+        columns: how many stand in a row.
+        side: the width and height of one picture.
+        heading: a line above everything.
+
+    Example:
+        >>> tile = Tile(Image.new("RGB", (9, 9)), "black")
+        >>> grid([tile, tile], columns=2, side=90).size
+        (195, 125)
+    """
+    if not tiles:
+        raise InputError("a grid needs at least one picture")
+    style = _Style(side)
+    columns = max(1, min(columns, len(tiles)))
+    rows = -(-len(tiles) // columns)
+    top = style.gap + (2 * style.title_size if heading else 0)
+    width = columns * (side + style.gap) + style.gap
+    page = Image.new("RGB", (width, top + rows * (side + style.header + style.gap)), style.page)
+    draw = ImageDraw.Draw(page)
+    if heading:
+        _write(draw, heading, (style.gap, style.gap), style.title_size + 3, style.ink, width - 2 * style.gap)
+    for index, tile in enumerate(tiles):
+        row, column = divmod(index, columns)
+        left = style.gap + column * (side + style.gap)
+        above = top + row * (side + style.header + style.gap)
+        _place(page, draw, tile, (left, above), style)
+    return page
+
+
+def _place(page: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, corner: tuple[int, int], style: _Style) -> None:
+    left, above = corner
+    _write(draw, tile.title, (left, above), style.title_size, style.ink, style.side, bold=True)
+    below_title = above + round(1.4 * style.title_size)
+    _write(draw, tile.detail, (left, below_title), style.detail_size, style.faint, style.side)
+    picture = _fitted(tile.image, style.side)
+    spare = (style.side - picture.width) // 2, (style.side - picture.height) // 2
+    page.paste(picture, (left + spare[0], above + style.header + spare[1]))
+
+
+def _fitted(image: Image.Image, side: int) -> Image.Image:
+    """The picture scaled so that its longer side is `side`."""
+    scale = side / max(image.size)
+    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS)
+
+
+def bars(names: Sequence[str], shares: Sequence[float], side: int = 280) -> Image.Image:
+    """Class probabilities as a square bar chart, the name above each bar and the number at its end.
+
+    Example:
+        >>> bars(["tabby", "tiger cat"], [0.7, 0.2], side=100).size
+        (100, 100)
+    """
+    style = _Style(side)
+    chart = Image.new("RGB", (side, side), style.page)
+    draw = ImageDraw.Draw(chart)
+    step = side / max(len(names), 1)
+    thick = max(3, round(step * 0.24))
+    number_width = _font(style.detail_size, bold=True).getlength("100.0 %") + style.gap // 2
+    for index, (name, share) in enumerate(zip(names, shares, strict=True)):
+        above = round(index * step)
+        _write(draw, name, (0, above), style.detail_size, style.ink, side)
+        line = above + round(1.5 * style.detail_size)
+        full = side - number_width
+        draw.rounded_rectangle((0, line, full, line + thick), radius=thick // 2, fill=style.track)
+        # A share too small for a bar still shows as a dot.
+        length = max(float(thick), full * float(np.clip(share, 0, 1)))
+        draw.rounded_rectangle((0, line, length, line + thick), radius=thick // 2, fill=style.bar)
+        middle = line + thick / 2
+        text = f"{100 * share:.1f} %"
+        draw.text((side, middle), text, style.ink, _font(style.detail_size, bold=True), anchor="rm")
+    return chart
+
+
+def _write(
+    draw: ImageDraw.ImageDraw,
+    text: str,
+    corner: tuple[int, int],
+    size: int,
+    color: str,
+    width: float,
+    bold: bool = False,
+) -> None:
+    """One line of text that never runs over `width`: set smaller if need be, then cut with an ellipsis."""
+    smallest = max(7, round(0.7 * size))
+    while size > smallest and _font(size, bold).getlength(text) > width:
+        size -= 1
+    font = _font(size, bold)
+    if font.getlength(text) > width:
+        while text and font.getlength(text + "…") > width:
+            text = text[:-1]
+        text = text.rstrip() + "…"
+    draw.text(corner, text, color, font)
+
+
+@cache
+def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans as matplotlib brings it along: the same letters on every machine."""
+    import matplotlib
+
+    file = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf")
+    return ImageFont.truetype(str(file), size)
+
+
+def stack(pages: Sequence[Image.Image]) -> Image.Image:
+    """Pictures one below the other, on white.
+
+    Example:
+        >>> stack([Image.new("RGB", (9, 9)), Image.new("RGB", (5, 2))]).size
+        (9, 11)
+    """
+    if not pages:
+        raise InputError("a stack needs at least one picture")
+    whole = Image.new("RGB", (max(page.width for page in pages), sum(page.height for page in pages)), "white")
+    above = 0
+    for page in pages:
+        whole.paste(page, (0, above))
+        above += page.height
+    return whole

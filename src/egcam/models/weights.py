@@ -18,9 +18,7 @@ _WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
 def read_state(file: Path) -> dict[str, Tensor]:
     """The state_dict in a file; nothing in the file is executed."""
     if not file.is_file():
-        raise ModelError(
-            f"there is no weights file {file}: pass a file saved with torch.save(model.state_dict())"
-        )
+        raise ModelError(f"there is no weights file {file}: pass a file saved with torch.save(model.state_dict())")
     if file.suffix == ".safetensors":
         require("safetensors", "vision", "a .safetensors file")
     try:
@@ -87,9 +85,7 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], name: str, file: str) ->
         _few("of another shape", shapes),
     ]
     if any(problems):
-        raise ModelError(
-            f"{file} does not fit {name}: " + "; ".join(problem for problem in problems if problem)
-        )
+        raise ModelError(f"{file} does not fit {name}: " + "; ".join(problem for problem in problems if problem))
     model.load_state_dict(dict(state), strict=False)
 
 

@@ -199,14 +199,10 @@ def _torchvision(name: str, state: Mapping[str, Tensor] | None, pretrained: bool
     count = outputs(state, len(published.meta["categories"]))
     if pretrained:
         quiet = not sys.stderr.isatty()
-        model = _download(
-            name, lambda: torchvision_models.get_model(name, weights=published, progress=not quiet)
-        )
+        model = _download(name, lambda: torchvision_models.get_model(name, weights=published, progress=not quiet))
     else:
         options = _TORCHVISION_OPTIONS.get(name, {})
-        model = _seeded(
-            lambda: torchvision_models.get_model(name, weights=None, num_classes=count, **options)
-        )
+        model = _seeded(lambda: torchvision_models.get_model(name, weights=None, num_classes=count, **options))
     return Classifier(model, name, _imagenet(count), preprocessing)
 
 
@@ -241,9 +237,7 @@ def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Cl
     preprocessing = Preprocessing(
         (height, width),
         None if squeezed else int(min(height, width) / wanted["crop_pct"]),
-        wanted["interpolation"]
-        if wanted["interpolation"] in ("bilinear", "nearest", "lanczos")
-        else "bicubic",
+        wanted["interpolation"] if wanted["interpolation"] in ("bilinear", "nearest", "lanczos") else "bicubic",
         tuple(wanted["mean"]),
         tuple(wanted["std"]),
     )
@@ -273,9 +267,7 @@ def _no_vain_retries() -> Iterator[None]:
 def _own(name: str) -> Classifier:
     file_name, _, function_name = name.rpartition(":")
     if not function_name or function_name.endswith(".py"):
-        raise ModelError(
-            f"{name!r} names no function: write {name}:function, a function that returns the model"
-        )
+        raise ModelError(f"{name!r} names no function: write {name}:function, a function that returns the model")
     file = Path(file_name)
     if not file.is_file():
         raise ModelError(f"there is no file {file}: one's own model is path/to/file.py:function")
@@ -289,9 +281,7 @@ def _own(name: str) -> Classifier:
         return made
     if isinstance(made, nn.Module):
         return Classifier(made, name)
-    raise ModelError(
-        f"{name} returned a {type(made).__name__}: return a torch.nn.Module or egcam's Classifier"
-    )
+    raise ModelError(f"{name} returned a {type(made).__name__}: return a torch.nn.Module or egcam's Classifier")
 
 
 def _imported(file: Path) -> Any:

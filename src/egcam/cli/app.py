@@ -1,0 +1,237 @@
+"""The commands, their options and their help. What they do is imported when they run: help stays quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from egcam.cli.console import EXIT_CODES, clear_errors
+
+app = typer.Typer(
+    name="egcam",
+    help="Why did the network say that? Heat maps of what an image classifier looked at.\n\n"
+    "Expected Grad-CAM and the methods it is compared with, on any convolutional classifier.",
+    epilog="Start with:  egcam demo   and then:  egcam explain photo.jpg\n\n" + EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_DEFAULT_MODEL = "efficientnet-lite0"
+_DEFAULT_METHOD = "expected-grad-cam"
+_DEFAULT_COMPARED = "grad-cam,grad-cam++,hires-cam,layer-cam,integrated-grad-cam,ablation-cam,expected-grad-cam"
+_OUT = Path("egcam-out")
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="Embedded, torchvision's, timm's (timm/NAME), or one's own: path/to/file.py:function. See: egcam models",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A saved state_dict, read without running code; 'random' for untrained weights."),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Class names, one on each line or a JSON list, where they are not known."),
+]
+Target = Annotated[
+    str | None,
+    typer.Option("--target", "-t", metavar="NAME|INT", help="The class to explain; the predicted one if not given."),
+]
+Layer = Annotated[str | None, typer.Option(metavar="NAME", help="The layer, by dotted name; found if not given.")]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="What the image is compared with: a folder of other images (best: from the same data), or "
+        "blurred, noise, uniform, constant, black, white.",
+    ),
+]
+Samples = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many samples a sampling method takes.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Same seed, same map.")]
+Device = Annotated[str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:1, mps; a GPU if there is one.")]
+BatchSize = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Most images in one pass; else as memory allows.")
+]
+Signed = Annotated[bool, typer.Option("--signed", help="Show what speaks against the class, too (no ReLU).")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the files go.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from egcam._version import __version__
+
+        typer.echo(f"egcam {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog="Example:  egcam explain cat.jpg dog.png --target tabby --reference my_photos/ --out maps\n\n" + EXIT_CODES
+)
+def explain(
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE", help="Image files, or folders of them.", show_default=False),
+    ],
+    model: Model = _DEFAULT_MODEL,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="How to explain; see: egcam methods")
+    ] = _DEFAULT_METHOD,
+    target: Target = None,
+    layer: Layer = None,
+    reference: Reference = None,
+    samples: Samples = None,
+    seed: Seed = 0,
+    device: Device = None,
+    batch_size: BatchSize = None,
+    out: Out = _OUT,
+    weights: Weights = None,
+    classes: Classes = None,
+    score: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="What is explained: logit, probability, or sigmoid (multi-label)."),
+    ] = "logit",
+    signed: Signed = False,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many predictions --json lists.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Explain images: an overlay, a heat map and the numbers for each.
+
+    Each image gets a folder below --out with overlay.png, heatmap.png, explanation.npz and explanation.json.
+    An image that cannot be read is named, and the others are still done.
+    """
+    from egcam.cli.explain import explain_files
+
+    options = {
+        "layer": layer,
+        "samples": samples,
+        "seed": seed,
+        "batch_size": batch_size,
+        "score": score,
+        "signed": signed,
+    }
+    with clear_errors(as_json):
+        code = explain_files(
+            images,
+            model=model,
+            weights=weights,
+            classes=classes,
+            device=device,
+            method=method,
+            target=target,
+            reference=reference,
+            options=options,
+            out=out,
+            top=top,
+            as_json=as_json,
+        )
+        raise typer.Exit(code)
+
+
+@app.command(epilog="Example:  egcam compare cat.jpg --methods grad-cam,layer-cam,expected-grad-cam\n\n" + EXIT_CODES)
+def compare(
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.", show_default=False)],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", metavar="a,b,c|all", help="Which methods; all leaves out those that cannot apply."),
+    ] = _DEFAULT_COMPARED,
+    model: Model = _DEFAULT_MODEL,
+    target: Target = None,
+    layer: Layer = None,
+    reference: Reference = None,
+    samples: Samples = None,
+    seed: Seed = 0,
+    device: Device = None,
+    batch_size: BatchSize = None,
+    out: Out = _OUT,
+    weights: Weights = None,
+    classes: Classes = None,
+    signed: Signed = False,
+    as_json: Json = False,
+) -> None:
+    """Compare methods on one image: a labelled grid with the image, each method and the top-5 predictions."""
+    from egcam.cli.compare import compare_methods
+
+    options = {"layer": layer, "samples": samples, "seed": seed, "batch_size": batch_size, "signed": signed}
+    with clear_errors(as_json):
+        code = compare_methods(
+            image,
+            model=model,
+            weights=weights,
+            classes=classes,
+            device=device,
+            methods=methods,
+            target=target,
+            reference=reference,
+            options=options,
+            out=out,
+            as_json=as_json,
+        )
+        raise typer.Exit(code)
+
+
+@app.command(epilog="Example:  egcam demo --out demo --open\n\n" + EXIT_CODES)
+def demo(
+    out: Out = Path("egcam-demo"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the slow methods: done in seconds, not minutes.")
+    ] = False,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """See it work, without a network or files of your own: every method on four photographs.
+
+    The embedded EfficientNet-Lite0 looks at photographs that come with scikit-image. Makes gallery.png and a web
+    page, index.html, that needs nothing else.
+    """
+    from egcam.cli.demo import show_demo
+
+    with clear_errors(as_json):
+        show_demo(out, quick, open_page, as_json)
+
+
+@app.command("methods", epilog="Example:  egcam methods --json\n\n" + EXIT_CODES)
+def list_methods(as_json: Json = False) -> None:
+    """List the methods, what each does and the options it takes."""
+    from egcam.cli.lists import show_methods
+
+    with clear_errors(as_json):
+        show_methods(as_json)
+
+
+@app.command("models", epilog="Example:  egcam models resnet\n\n" + EXIT_CODES)
+def list_models(
+    part: Annotated[
+        str | None, typer.Argument(metavar="PART", help="Only names that contain this.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models that can be named."""
+    from egcam.cli.lists import show_models
+
+    with clear_errors(as_json):
+        show_models(part, as_json)
+
+
+def main() -> None:
+    """Run the command."""
+    app()

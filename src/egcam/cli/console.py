@@ -1,0 +1,102 @@
+"""What the command says and how it ends. Answers go to stdout; progress, notes and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from egcam.errors import EgcamError, MissingExtraError
+
+DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA = 0, 1, 2, 3
+EXIT_CODES = (
+    "Exit codes: 0 all done; 1 some images failed, the others are done; "
+    "2 wrong use (unknown model, method, layer, class, …); 3 an extra is not installed."
+)
+
+Share = Callable[[float], None]
+
+
+def out() -> Console:
+    """Where answers go; made anew so that a redirected stdout is honoured."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def say(text: str) -> None:
+    """A line for people, beside the answer."""
+    print(text, file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """Something to know that is no error."""
+    say(f"egcam: note: {text}")
+
+
+def complain(error: BaseException) -> None:
+    """One clear line about an error."""
+    say(f"egcam: error: {' '.join(str(error).split())}")
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """The one JSON document of `--json`."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def clear_errors(as_json: bool = False) -> Iterator[None]:
+    """Turn errors into one line and an exit code, and warnings into lines: no traceback for a wrong call."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        except EgcamError as error:
+            _end(error, MISSING_EXTRA if isinstance(error, MissingExtraError) else WRONG_USE, as_json)
+        except OSError as error:
+            # Files that cannot be written: a full disk, a folder that is not ours.
+            _end(error, WRONG_USE, as_json)
+
+
+def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:
+    complain(error)
+    if as_json:
+        print_json({"error": str(error), "exit_code": code})
+    raise typer.Exit(code) from error
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    say(f"egcam: warning: {' '.join(str(message).split())}")
+
+
+@contextmanager
+def progress_bar(what: str, wanted: bool = True) -> Iterator[Share]:
+    """A bar with the time left, on stderr; a function that takes the share done, from 0 to 1.
+
+    There is no bar where nobody would see it: when stderr is not a terminal, or with `--json`.
+    """
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("· left"),
+        TimeRemainingColumn(),
+    )
+    hidden = not (wanted and console.is_terminal)
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share: bar.update(task, completed=share)

@@ -1,0 +1,31 @@
+"""`egcam demo`: make the gallery and say what to look at."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+from egcam.cli.compare import comparison_dict
+from egcam.cli.console import out, print_json, progress_bar
+from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
+
+
+def show_demo(folder: Path, quick: bool, open_page: bool, as_json: bool) -> None:
+    """Run the demonstration and print where it is."""
+    what = "explaining four photographs with every method"
+    with progress_bar(what, wanted=not as_json) as share:
+        made = run_demo(folder, quick, share)
+    if open_page:
+        webbrowser.open(made.web_page.resolve().as_uri())
+    if as_json:
+        photographs = [comparison_dict(one) for one in made.comparisons]
+        print_json({"gallery": str(made.gallery), "page": str(made.web_page), "photographs": photographs})
+        return
+    console = out()
+    for photograph, one in zip(PHOTOGRAPHS, made.comparisons, strict=True):
+        said = f"{one.target.name} ({one.target.probability:.0%})"
+        console.print(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
+    if quick:
+        console.print(f"Left out with --quick: {', '.join(SLOW)}.")
+    console.print(f"Gallery: {made.gallery}", markup=False)
+    console.print(f"Web page: {made.web_page}", markup=False)

@@ -1,0 +1,120 @@
+"""From what was typed to what egcam takes: targets, class names, method lists, reference images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from egcam.cli.console import note
+from egcam.errors import InputError, MethodError, SamplingError, TargetError, near_misses
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from egcam.models.zoo import Classifier
+
+_MOST_REFERENCES = 256
+
+
+def read_target(text: str | None) -> int | str | None:
+    """A class by number or by name.
+
+    Example:
+        >>> read_target("207"), read_target("tabby")
+        (207, 'tabby')
+    """
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def read_classes(file: Path | None) -> list[str] | None:
+    """Class names from a file: a JSON list, or text with one name on each line."""
+    if file is None:
+        return None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetError(f"{file} could not be read: --classes is a text file with one name on each line") from error
+    if not text.startswith("["):
+        return text.splitlines()
+    try:
+        return [str(name) for name in json.loads(text)]
+    except ValueError as error:
+        raise TargetError(f"{file} is not valid JSON: --classes is a JSON list, or one name on each line") from error
+
+
+def read_methods(text: str) -> list[str]:
+    """The methods of a comma-separated list, each once; "all" is every registered one."""
+    from egcam.registry import methods
+
+    known = methods()
+    if text.strip() == "all":
+        return list(known)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise MethodError("no method is named: pass --methods a,b,c or --methods all; `egcam methods` lists them")
+    for name in names:
+        check_method(name, known)
+    return names
+
+
+def check_method(name: str, known: Sequence[str] | None = None) -> None:
+    """Raise `MethodError` with near misses for an unknown name, before any model is loaded."""
+    from egcam.registry import methods
+
+    known = methods() if known is None else known
+    if name not in known:
+        raise MethodError(f"unknown method {name!r}; {near_misses(name, known)}; `egcam methods` lists all")
+
+
+def read_reference(text: str | None, classifier: Classifier) -> Any:
+    """The references named on the command line: a folder or file of images, or one of egcam's own by name.
+
+    Images are prepared as the network wants them; black and white are so in the network's own colours.
+    """
+    from egcam import references
+
+    if text is None:
+        return None
+    path = Path(text)
+    if path.exists():
+        return _reference_images(path, classifier)
+    seen = classifier.preprocessing
+    if text == "black":
+        return references.black(seen.mean, seen.std)
+    if text == "white":
+        return references.white(seen.mean, seen.std)
+    if text in references.MADE_BY_NAME:
+        return text
+    names = ", ".join(references.MADE_BY_NAME)
+    hint = near_misses(text, references.MADE_BY_NAME)
+    hint = f"{hint} " if hint.startswith("did") else ""
+    raise SamplingError(f"no folder {text!r}, nor a reference of that name; {hint}pass a folder of images, or {names}")
+
+
+def _reference_images(path: Path, classifier: Classifier) -> Tensor:
+    import torch
+
+    from egcam.images import find_images, read_image
+
+    files = find_images([path], recursive=True)
+    if len(files) > _MOST_REFERENCES:
+        note(f"{path} holds {len(files)} images; {_MOST_REFERENCES} of them, evenly spread, are the reference")
+        files = [files[index * len(files) // _MOST_REFERENCES] for index in range(_MOST_REFERENCES)]
+    images = []
+    for file in files:
+        try:
+            images.append(classifier.preprocess(read_image(file)))
+        except InputError as error:
+            if path == file:
+                raise SamplingError(f"the reference {error}") from error
+            note(f"left out of the reference: {error}")
+    if not images:
+        raise SamplingError(f"no image in {path} can be read: pass a folder of images as the reference")
+    return torch.stack(images).to(classifier.device)

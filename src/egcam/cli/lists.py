@@ -1,0 +1,82 @@
+"""`egcam methods` and `egcam models`: what can be named."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from egcam.cli.console import out, print_json
+from egcam.errors import near_misses
+
+_TIMM_EXAMPLE = "timm/convnext_tiny"
+_SUMMARIES = {
+    "expected-grad-cam": "gradients averaged over the way from reference images to the image, by location",
+    "expected-grad-cam-paper": "the same as its paper writes it: difference term, pooled weights, uniform kernel",
+    "grad-cam": "channels weighted by their mean gradient",
+    "grad-cam++": "channels weighted by their positive gradients, each place by its own share",
+    "smooth-grad-cam++": "grad-cam++ with gradients averaged over noisy copies of the image",
+    "integrated-grad-cam": "grad-cam averaged over the way from a black image to the image",
+    "hires-cam": "gradient times activation at every place",
+    "xgrad-cam": "channels weighted by gradients in proportion to activations",
+    "layer-cam": "positive gradient times activation at every place",
+    "score-cam": "channels weighted by the class score of the image masked with them; slow, without gradients",
+    "ablation-cam": "channels weighted by how much the class score drops without them; without gradients",
+    "cam": "channels weighted by the last linear layer; for networks that end in pooling and one such layer",
+    "input-gradient": "the gradient at the pixels",
+    "smooth-grad": "the gradient at the pixels, averaged over noisy copies of the image",
+    "integrated-gradients": "the gradient at the pixels along the way from a baseline, times the difference",
+    "expected-gradients": "the same, averaged over reference images",
+}
+
+
+def show_methods(as_json: bool) -> None:
+    """Every registered method, in a line each."""
+    from egcam.registry import methods, takes
+
+    rows = [{"name": name, "summary": _summary(name), "options": sorted(takes(name))} for name in methods()]
+    if as_json:
+        print_json({"methods": rows})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True)
+    table.add_column("what it does")
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["summary"]))
+    out().print(table)
+
+
+def _summary(name: str) -> str:
+    return _SUMMARIES.get(name, "registered by you")
+
+
+def show_models(part: str | None, as_json: bool) -> None:
+    """The models by origin; all of timm's only when asked for by a part of their names."""
+    from egcam.models.zoo import models
+
+    groups = models()
+    if part is not None:
+        known = dict.fromkeys(name for names in groups.values() for name in names)
+        groups = {group: [name for name in names if part in name] for group, names in groups.items()}
+    if as_json:
+        print_json(groups)
+        return
+    console = out()
+    if part is not None and not any(groups.values()):
+        console.print(f"no model has {part!r} in its name; {near_misses(part, known)}", markup=False)
+        return
+    for group, names in groups.items():
+        if part is not None and not names:
+            continue
+        console.print(f"[bold]{group}[/bold] {_how(group, len(names))}")
+        if part is not None or group != "timm":
+            console.print("  " + ", ".join(names), markup=False)
+    console.print("[bold]one's own[/bold] path/to/file.py:function, a function that returns the network")
+
+
+def _how(group: str, count: int) -> str:
+    if group == "embedded":
+        return "(the default; needs no download)"
+    if count == 0:
+        return "(not installed: pip install 'egcam\\[vision]')"
+    if group == "timm":
+        return f"({count} names; write {_TIMM_EXAMPLE}, or search: egcam models convnext)"
+    return f"({count} names)"

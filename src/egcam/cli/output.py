@@ -1,0 +1,125 @@
+"""Where the command's files go, and what its answers look like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from egcam.cli.console import out
+
+if TYPE_CHECKING:
+    from egcam.comparison import Prediction, Result
+
+_RECORD = "result.json"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One image file that was explained, and where its pictures are."""
+
+    file: Path
+    folder: Path
+    target: Prediction
+    predictions: tuple[Prediction, ...]
+    result: Result
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record of this image for `--json` and for the folder."""
+        explanation = self.result.explanation
+        return {
+            "file": str(self.file),
+            "target": prediction_dict(self.target),
+            "predictions": [prediction_dict(prediction) for prediction in self.predictions],
+            "score": float(explanation.scores[0]),
+            "method": self.result.method,
+            "layer": explanation.layer,
+            "reference": explanation.reference,
+            "passes": explanation.passes,
+            "seconds": round(self.result.seconds, 4),
+            "folder": str(self.folder),
+            "overlay": str(self.folder / "overlay.png"),
+            "heatmap": str(self.folder / "heatmap.png"),
+        }
+
+    def save(self) -> None:
+        """Overlay, heat map, the explanation itself and this record, in the image's folder."""
+        from egcam.plots import heatmap_image
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Without its images: the overlay below is sharper than one drawn from the network's small input.
+        replace(self.result.explanation, images=None).save(self.folder)
+        (self.folder / "heatmap_0.png").unlink(missing_ok=True)
+        self.result.overlay.save(self.folder / "overlay.png")
+        heatmap = self.result.explanation.heatmaps[0].float().cpu().numpy()
+        heatmap_image(heatmap).save(self.folder / "heatmap.png")
+        record = json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+        (self.folder / _RECORD).write_text(record + "\n", encoding="utf-8")
+
+
+def prediction_dict(prediction: Prediction) -> dict[str, Any]:
+    """A predicted class for JSON."""
+    chance = round(prediction.probability, 6)
+    return {"index": prediction.index, "name": prediction.name, "probability": chance}
+
+
+def own_folder(out_folder: Path, file: Path, method: str, taken: set[Path]) -> Path:
+    """The folder for one image's files: the same on every run, and never that of another image.
+
+    Args:
+        out_folder: where all results go.
+        file: the image.
+        method: the method's name, part of the folder's.
+        taken: the folders given out so far in this run; the answer is added.
+    """
+    for number in range(1, 10**6):
+        suffix = "" if number == 1 else f"-{number}"
+        folder = out_folder / f"{file.stem}{suffix}-{method}"
+        if folder not in taken and _may_be_ours(folder, file):
+            taken.add(folder)
+            return folder
+    raise AssertionError("a million images of one name")
+
+
+def _may_be_ours(folder: Path, file: Path) -> bool:
+    try:
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        return Path(record["file"]).resolve() == file.resolve()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def print_table(explained: Sequence[Explained], folder: Path) -> None:
+    """One row for each image: file, class, probability, layer, method, seconds."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, right in _COLUMNS:
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for one in explained:
+        table.add_row(
+            escape(str(one.file)),
+            escape(one.target.name),
+            f"{one.target.probability:.1%}",
+            escape(str(one.result.explanation.layer)),
+            one.result.method,
+            f"{one.result.seconds:.2f}",
+        )
+    console = out()
+    console.print(table)
+    console.print(f"{len(explained)} image(s) explained; pictures are in {folder}", markup=False)
+
+
+_COLUMNS = (
+    ("file", False),
+    ("class", False),
+    ("probability", True),
+    ("layer", False),
+    ("method", False),
+    ("seconds", True),
+)

@@ -1,0 +1,118 @@
+"""The demonstration: every method on photographs that come along, with a network that needs no download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from egcam._version import __version__
+from egcam.comparison import Comparison, compare
+from egcam.errors import require
+from egcam.gallery import page
+from egcam.models.zoo import EMBEDDED, load
+from egcam.plots import stack
+from egcam.registry import methods
+
+INTRODUCTION = (
+    "Each picture shows where a method says the network looked for the class it named: yellow matters most, then "
+    "green and blue; where the photograph shows through, it did not matter. The framed one is Expected Grad-CAM."
+)
+SLOW = ("score-cam",)
+
+_OURS = ("expected-grad-cam",)
+_COLUMNS = 9
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """A photograph of scikit-image, what it shows, and what to look at in its maps."""
+
+    name: str
+    shows: str
+    note: str
+
+    def read(self) -> Image.Image:
+        """The photograph."""
+        from skimage import data
+
+        return Image.fromarray(getattr(data, self.name)())
+
+
+PHOTOGRAPHS = (
+    Photograph(
+        "chelsea",
+        "a cat",
+        "The maps should lie on the face, and least of all on the blurred background. The methods at the input "
+        "(input-gradient, smooth-grad, …) show single pixels: eyes, nose and whiskers.",
+    ),
+    Photograph(
+        "coffee",
+        "a cup of coffee",
+        "The class is the espresso, not the cup: a good map covers the coffee and the rim, and spares the saucer "
+        "and the table.",
+    ),
+    Photograph(
+        "astronaut",
+        "an astronaut",
+        "ImageNet has no astronauts, so the network must be wrong, and it is not sure of itself. The maps show what "
+        "misled it.",
+    ),
+    Photograph(
+        "rocket",
+        "a rocket on its launch pad",
+        "A thin object: see how well each method tells the rocket from the smoke and the towers beside it.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration made."""
+
+    comparisons: tuple[Comparison, ...]
+    gallery: Path
+    web_page: Path
+
+
+def run_demo(
+    folder: Path,
+    quick: bool = False,
+    progress: Callable[[float], None] | None = None,
+    photographs: Sequence[Photograph] = PHOTOGRAPHS,
+) -> Demo:
+    """Explain the photographs with every method, and write `gallery.png` and `index.html`.
+
+    Args:
+        folder: where to write.
+        quick: leave out the methods that take longest.
+        progress: called with the share of the work done, from 0 to 1.
+        photographs: what to explain.
+    """
+    require("skimage", "demo", "the demonstration")
+    classifier = load(EMBEDDED)
+    names = [name for name in methods() if not (quick and name in SLOW)]
+    comparisons = []
+    for number, photograph in enumerate(photographs):
+        report = _within(progress, number, len(photographs))
+        options = {"seed": 0}
+        title = f"{photograph.name}, {photograph.shows}"
+        comparisons.append(
+            compare(classifier, photograph.read(), names, title, options=options, skip=True, progress=report)
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    gallery, web_page = folder / "gallery.png", folder / "index.html"
+    stack([one.picture(_COLUMNS, side=200) for one in comparisons]).save(gallery)
+    notes = [photograph.note for photograph in photographs]
+    footer = f"Made by egcam {__version__} with {EMBEDDED}. The photographs come with scikit-image."
+    html = page("What did the network look at?", INTRODUCTION, comparisons, notes, footer, _OURS)
+    web_page.write_text(html, encoding="utf-8")
+    return Demo(tuple(comparisons), gallery, web_page)
+
+
+def _within(progress: Callable[[float], None] | None, number: int, count: int) -> Callable[[float], None] | None:
+    if progress is None:
+        return None
+    return lambda part: progress((number + part) / count)
