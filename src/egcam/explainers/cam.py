@@ -265,7 +265,7 @@ class IntegratedGradCAM(Explainer):
         pairs = [(step, row) for step in range(self.steps) for row in range(len(images))]
         for batch in chunks(pairs, task.batch_size):
             own = torch.tensor([row for _, row in batch])
-            shares = torch.tensor([self._share(step) for step, _ in batch]).to(images.device, images.dtype)
+            shares = images.new_tensor([self._share(step) for step, _ in batch])
             points = images[own] - (1 - shares[:, None, None, None]) * (images[own] - baselines[own])
             seen = task.gradients(points, own)
             assert seen.gradients is not None
