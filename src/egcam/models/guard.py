@@ -57,7 +57,7 @@ def _leave(model: nn.Module) -> None:
             for module, name, buffer, saved in visit.buffers:
                 module._buffers[name] = buffer
                 # Written only when it differs: a write would bump the tensor's version under a graph of the user's.
-                if not torch.equal(buffer, saved):
+                if not buffer.is_meta and not torch.equal(buffer, saved):
                     buffer.copy_(saved)
 
 
@@ -83,7 +83,7 @@ def _random_state(device: torch.device) -> Iterator[None]:
 @contextmanager
 def _uncached_autocast(device: torch.device) -> Iterator[None]:
     """Keep the user's autocast but stop it caching weights: copies made under `no_grad` would lack their history."""
-    if not torch.is_autocast_enabled(device.type):
+    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
         yield
         return
     dtype = torch.get_autocast_dtype(device.type)

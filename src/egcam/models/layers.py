@@ -19,7 +19,8 @@ from egcam.models.shadow import meta_copy
 
 Layer: TypeAlias = nn.Module | str | Sequence[nn.Module | str] | None
 
-_POOLING = re.compile(r"Adaptive|Global|SelectAdaptive|AttentionPool|AvgPool2dSame", re.IGNORECASE)
+_POOLING = re.compile(r"Adaptive|Global|AttentionPool", re.IGNORECASE)
+_ATTENTION = re.compile(r"Atten|Attn", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Call:
 
     name: str
     pooling: bool
+    in_attention: bool
     weighted: bool
     started: int
     finished: int
@@ -142,9 +144,10 @@ def last_spatial_layer(trace: Trace) -> str:
     spatial = [call for call in trace.calls if _is_spatial(call)]
     spatial = [call for call in spatial if not _is_class_map(call, trace)]
     if not spatial:
-        raise _no_spatial_layer("none of its modules puts out a feature map (N, channels, height, width)")
+        raise _no_spatial_layer("none of its modules puts out feature maps (N, channels, height, width)")
     last = max(spatial, key=lambda call: call.finished)
-    _refuse_tokens(last, trace)
+    _refuse_channels_last(last, trace)
+    _refuse_tokens(last, spatial, trace)
     same = sorted((call for call in spatial if call.value == last.value), key=lambda call: call.finished)
     first = same[0]
     times = Counter(call.name for call in trace.calls)
@@ -161,11 +164,17 @@ def last_spatial_layer(trace: Trace) -> str:
 
 
 def _is_spatial(call: Call) -> bool:
-    if not call.name or call.pooling or len(call.shape) != 4:
+    # Inside attention, four dimensions are heads and tokens; other first dimensions are windows cut from the image.
+    if not call.name or call.pooling or call.in_attention or len(call.shape) != 4 or call.shape[0] != 1:
         return False
-    _, channels, height, width = call.shape
-    channels_last = channels == height != width and width >= 4 * height
-    return height * width > 1 and not channels_last
+    return call.shape[2] * call.shape[3] > 1 and not _is_channels_last(call)
+
+
+def _is_channels_last(call: Call) -> bool:
+    if len(call.shape) != 4:
+        return False
+    _, height, width, channels = call.shape
+    return height == width > 1 and channels >= 4 * height
 
 
 def _is_class_map(call: Call, trace: Trace) -> bool:
@@ -173,21 +182,30 @@ def _is_class_map(call: Call, trace: Trace) -> bool:
     return call.shape[1] == trace.classes and not weighted_after
 
 
-def _refuse_tokens(last: Call, trace: Trace) -> None:
+def _refuse_tokens(last: Call, spatial: list[Call], trace: Trace) -> None:
     """A transformer's patch embedding is spatial too, but the network's work happens on tokens after it."""
-    tokens = [call for call in trace.calls if call.started > last.finished and call.weighted and len(call.shape) == 3]
-    before = [call for call in trace.calls if call.finished <= last.finished and call.weighted]
-    if len(tokens) > len(before):
+    tokens = [call for call in trace.calls if call.weighted and len(call.shape) == 3 and call.shape[1] > 1]
+    convolutions = [call for call in spatial if call.weighted]
+    if len(tokens) > len(convolutions) and any(call.started > last.finished for call in tokens):
+        norms = [call.name for call in tokens if call.name.endswith(("norm1", "ln_1"))] or [tokens[-1].name]
         raise _no_spatial_layer(
-            f"it works on tokens (N, length, channels); its last spatial map is the patch embedding {last.name!r}"
+            "it works on tokens (N, length, channels)", f"layer={norms[-1]!r} with reshape='tokens'"
         )
 
 
-def _no_spatial_layer(why: str) -> LayerError:
+def _refuse_channels_last(last: Call, trace: Trace) -> None:
+    after = [call for call in trace.calls if call.finished > last.finished and _is_channels_last(call) and call.name]
+    if any(call.weighted and call.started > last.finished for call in after):
+        raise _no_spatial_layer(
+            "its last feature maps are (N, height, width, channels)",
+            f"layer={after[-1].name!r} with reshape='channels-last'",
+        )
+
+
+def _no_spatial_layer(why: str, proposal: str = "layer='…' with reshape='tokens' or 'channels-last'") -> LayerError:
     return LayerError(
-        f"no layer to explain was found in this network: {why}. Pass layer='…' and reshape='tokens' for a transformer "
-        "block that puts out (N, length, channels), reshape='channels-last' for (N, height, width, channels), or a "
-        "callable that turns the layer's output into (N, channels, height, width)"
+        f"no layer to explain was found in this network: {why}. Pass {proposal}, or a layer and a callable reshape "
+        "that turns its output into (N, channels, height, width)"
     )
 
 
@@ -249,13 +267,15 @@ class _Recorder:
         self._open: list[int] = []
         self._alive: list[Tensor] = []  # identity is told by id(), so nothing seen may be freed meanwhile
         self._pooling = 0
+        self._attention = 0
 
     def enter(self, module: nn.Module, args: tuple[object, ...]) -> None:
         if threading.get_ident() != self._thread:
             return
         self._clock += 1
         self._open.append(self._clock)
-        self._pooling += _is_pooling(module)
+        self._pooling += _matches(_POOLING, module)
+        self._attention += _matches(_ATTENTION, module)
 
     def leave(self, name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
         def hook(module: nn.Module, args: tuple[object, ...], output: object) -> None:
@@ -263,7 +283,8 @@ class _Recorder:
                 return
             self._clock += 1
             inside_pooling = self._pooling > 0
-            self._pooling -= _is_pooling(module)
+            self._pooling -= _matches(_POOLING, module)
+            self._attention -= _matches(_ATTENTION, module)
             started = self._open.pop()
             tensor = tensor_in(output)
             if tensor is None:
@@ -273,6 +294,7 @@ class _Recorder:
                 Call(
                     name=name,
                     pooling=inside_pooling,
+                    in_attention=self._attention > 0,
                     weighted=any(True for _ in module.parameters(recurse=False)),
                     started=started,
                     finished=self._clock,
@@ -286,8 +308,8 @@ class _Recorder:
         return hook
 
 
-def _is_pooling(module: nn.Module) -> bool:
-    return bool(_POOLING.search(type(module).__name__))
+def _matches(pattern: re.Pattern[str], module: nn.Module) -> bool:
+    return bool(pattern.search(type(module).__name__))
 
 
 def tensor_in(output: object) -> Tensor | None:
