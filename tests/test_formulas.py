@@ -18,6 +18,8 @@ from torch import Tensor, nn
 import egcam
 from networks import NETWORKS, perceptron_head, pictures, pooled_linear_head, signed_activations, watched
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LAYER = "features"
 SAMPLES = 5
 STEPS = 7

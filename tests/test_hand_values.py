@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 import egcam
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 A1 = [[1.0, 2.0], [3.0, 4.0]]
 A2 = [[1.0, 0.0], [0.0, 2.0]]
 G1 = [[1.0, 0.0], [0.0, 3.0]]
