@@ -44,7 +44,7 @@ from egcam.metrics.localization import (
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import Metric, MetricError, metric, names
-from egcam.metrics.road import fill_in, road, road_curve
+from egcam.metrics.imputation import fill_in, road, road_curve
 from egcam.metrics.robustness import (
     Perturbed,
     avg_sensitivity,

@@ -95,7 +95,7 @@ _ALL = (
     Metric("increase-in-confidence", "confidence", "higher", _OF_MAPS, "confidence", False, "IC"),
     Metric("average-gain", "confidence", "higher", _OF_MAPS, "confidence", False, "AG"),
     Metric("adcc", "confidence", "higher", _OF_EXPLAINER, "confidence", False, "ADCC"),
-    Metric("road", "faithfulness", "lower", _OF_MAPS, "road", False, "ROAD"),
+    Metric("road", "faithfulness", "lower", _OF_MAPS, "imputation", False, "ROAD"),
     Metric("pointing-game", "localization", "higher", _OF_MASKS, "localization", False, "PG"),
     Metric("energy-pointing-game", "localization", "higher", _OF_MASKS, "localization", False, "EBPG"),
     Metric("model-randomization", "sanity", "lower", _OF_EXPLAINER, "sanity", False, "MPRT"),

@@ -1,0 +1,292 @@
+"""Every metric equals its slow NumPy twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from metrics import slow
+from metrics.conftest import make_scene
+
+from egcam import metrics
+from egcam.metrics.noise import generator
+
+STEP = 10  # does not divide 144
+
+
+def explain(images, target):
+    """A differentiable-looking explainer that depends on the class: something to be robust about."""
+    classes = torch.as_tensor(target, device=images.device).expand(len(images)).to(images)
+    return (images.mean(1) * (1 + classes.view(-1, 1, 1))).sin() + 0.4 * images[:, 0] ** 2 + 0.3
+
+
+def explain_numpy(x, y):
+    return np.sin(x.mean(0) * (1 + y)) + 0.4 * x[0] ** 2 + 0.3
+
+
+def noisy(scene, x, noise, samples, seed=5):
+    like = torch.zeros(x.shape, dtype=torch.float64)
+    return [x + noise.draw(seed, number, like).numpy() for number in range(samples)]
+
+
+OF_MAPS = {
+    "faithfulness_estimate": ({"step": STEP}, lambda s, x, a, y: slow.faithfulness_estimate(s.predict, x, a, y, STEP)),
+    "pixel_flipping": ({"step": STEP}, lambda s, x, a, y: slow.pixel_flipping(s.predict, x, a, y, STEP)),
+    "pixel_flipping/paper": (
+        {"step": STEP, "protocol": "paper"},
+        lambda s, x, a, y: slow.pixel_flipping_paper(s.predict, x, a, y, STEP),
+    ),
+    "deletion": ({"step": STEP}, lambda s, x, a, y: slow.deletion(s.predict, x, a, y, STEP)),
+    "insertion": ({"step": STEP}, lambda s, x, a, y: slow.insertion(s.predict, x, a, y, STEP)),
+    "insertion_deletion": (
+        {"step": STEP},
+        lambda s, x, a, y: slow.insertion(s.predict, x, a, y, STEP) - slow.deletion(s.predict, x, a, y, STEP),
+    ),
+    "monotonicity": ({"step": STEP}, lambda s, x, a, y: slow.monotonicity(s.predict, x, a, y, STEP)),
+    "infidelity": ({"patch": 5}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5)),
+    "infidelity/default-patch": ({}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 3)),
+    "infidelity/unit-sum": (
+        {"patch": 5, "scale": "unit-sum"},
+        lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5, "unit-sum"),
+    ),
+    "infidelity/raw": ({"patch": 5, "scale": "raw"}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5, "raw")),
+    "infidelity/cumulative": (
+        {"patch": 4, "scale": "raw", "cumulative": True},
+        lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 4, "raw", True),
+    ),
+    "average_drop": ({}, lambda s, x, a, y: slow.average_drop(s.predict, x, a, y)),
+    "increase_in_confidence": ({}, lambda s, x, a, y: slow.increase_in_confidence(s.predict, x, a, y)),
+    "average_gain": ({}, lambda s, x, a, y: slow.average_gain(s.predict, x, a, y)),
+}
+
+
+@pytest.mark.parametrize("case", OF_MAPS)
+@pytest.mark.parametrize("signed", [False, True], ids=["positive", "signed"])
+def test_metrics_of_maps(case, signed, scene):
+    options, slowly = OF_MAPS[case]
+    if signed:
+        scene.maps -= 0.4
+    ours = getattr(metrics, case.split("/")[0])(scene.model, scene.images, scene.maps, scene.target, **options)
+    expected = [slowly(scene, x, a, y) for x, a, y in scene.each()]
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6, rtol=1e-6)
+    assert np.ptp(expected) > 1e-9 or "increase" in case  # a metric that is the same for all would prove little
+
+
+def test_prediction_is_the_default_target(scene):
+    predicted = scene.predict(scene.images.numpy()).argmax(1)
+    ours = metrics.deletion(scene.model, scene.images, scene.maps)
+    named = metrics.deletion(scene.model, scene.images, scene.maps, predicted.tolist())
+    assert torch.equal(ours, named)
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_irof(scene, paper):
+    rows, columns = np.indices((12, 12))
+    labels = np.stack([(rows // 4) * 3 + columns // 4, (rows // 6) * 2 + columns // 6, rows // 3])
+    ours = metrics.irof(
+        scene.model,
+        scene.images,
+        scene.maps,
+        scene.target,
+        segments=labels,
+        protocol="paper" if paper else "default",
+    )
+    slowly = slow.irof_paper if paper else slow.irof
+    expected = [slowly(scene.predict, x, a, y, labels[n]) for n, (x, a, y) in enumerate(scene.each())]
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+
+
+def test_irof_makes_superpixels(scene):
+    from skimage.segmentation import slic
+
+    expected = []
+    for x, a, y in scene.each():
+        stretched = (x - x.min()) / (x.max() - x.min())
+        segments = slic(np.moveaxis(stretched, 0, -1), n_segments=9, start_label=0, channel_axis=-1)
+        expected.append(slow.irof(scene.predict, x, a, y, segments))
+    ours = metrics.irof(scene.model, scene.images, scene.maps, scene.target, n_segments=9)
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+
+
+def test_sufficiency():
+    scene = make_scene(count=9)
+    scene.maps[4:] = scene.maps[:5] + 0.2 * scene.maps[4:]
+    scene.maps[:, 0, 0] = 0.0  # one constant pixel must not spoil it
+    ours = metrics.sufficiency(scene.model, scene.images, scene.maps, threshold=0.8)
+    expected = slow.sufficiency(scene.predict, scene.images.numpy(), scene.maps.numpy(), threshold=0.8)
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+    assert 0 < np.mean(expected) < 1
+
+
+def test_sensitivity_n(scene):
+    shares, subsets = (0.1, 0.45), 6
+    orders = [torch.randperm(144, generator=generator(3, number)).numpy() for number in range(subsets)]
+    ours = metrics.sensitivity_n(
+        scene.model, scene.images, scene.maps, scene.target, shares=shares, subsets=subsets, seed=3
+    )
+    expected = [slow.sensitivity_n(scene.predict, x, a, y, orders, (14, 65)) for x, a, y in scene.each()]
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+
+
+def test_road(scene):
+    shares = (0.2, 0.5, 0.9)
+    like = torch.zeros(3, 12, 12, dtype=torch.float64)
+    noises = [metrics.Noise("normal", 0.0, 0.01).draw(2, number, like).numpy() for number in range(3)]
+    ours = metrics.road(scene.model, scene.images, scene.maps, scene.target, shares=shares, seed=2)
+    expected = [slow.road(scene.predict, x, a, y, shares, noises) for x, a, y in scene.each()]
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+
+
+NORMAL, UNIFORM = metrics.Noise("normal", 0.0, 0.1), metrics.Noise("uniform", -0.2, 0.2)
+ROBUST = {
+    "local_lipschitz": (NORMAL, lambda s, x, a, xs, maps: slow.local_lipschitz(x, a, xs, maps)),
+    "max_sensitivity": (UNIFORM, lambda s, x, a, xs, maps: max(slow.sensitivities(a, maps))),
+    "avg_sensitivity": (UNIFORM, lambda s, x, a, xs, maps: np.mean(slow.sensitivities(a, maps))),
+    "relative_input_stability": (
+        UNIFORM,
+        lambda s, x, a, xs, maps: slow.relative_input_stability(s.predict, x, a, xs, maps),
+    ),
+    "relative_output_stability": (
+        UNIFORM,
+        lambda s, x, a, xs, maps: slow.relative_output_stability(s.predict, x, a, xs, maps),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_robustness(name, scene):
+    noise, slowly = ROBUST[name]
+    ours = getattr(metrics, name)(scene.model, scene.images, explain, scene.target, samples=7, seed=5)
+    expected = []
+    for x, _, y in scene.each():
+        xs = noisy(scene, x, noise, 7)
+        expected.append(slowly(scene, x, explain_numpy(x, y), xs, [explain_numpy(z, y) for z in xs]))
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-6)
+
+
+def test_relative_stability_leaves_out_changed_predictions():
+    """With noise large enough to flip some predictions, only the others count."""
+    scene = make_scene(count=4)
+    noise = metrics.Noise("uniform", -1.5, 1.5)
+    before = scene.predict(scene.images.numpy()).argmax(1)
+    changed = np.zeros((4, 8), bool)
+    for n, (x, _, _) in enumerate(scene.each()):
+        changed[n] = scene.predict(np.stack(noisy(scene, x, noise, 8))).argmax(1) != before[n]
+    assert changed.any()
+    assert not changed.all(1).any()
+    ours = metrics.relative_output_stability(
+        scene.model, scene.images, explain, scene.target, noise=noise, samples=8, seed=5
+    )
+    expected = []
+    for x, _, y in scene.each():
+        xs = noisy(scene, x, noise, 8)
+        maps = [explain_numpy(z, y) for z in xs]
+        expected.append(slow.relative_output_stability(scene.predict, x, explain_numpy(x, y), xs, maps))
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-6)
+
+
+OF_MAPS_ALONE = ("complexity", "sparseness")
+OF_MASKS = (
+    "attribution_localization",
+    "relevance_mass_accuracy",
+    "relevance_rank_accuracy",
+    "pointing_game",
+    "energy_pointing_game",
+)
+
+
+@pytest.mark.parametrize("name", OF_MAPS_ALONE)
+@pytest.mark.parametrize("shift", [0.0, 0.4])
+def test_complexity(name, shift, scene):
+    maps = scene.maps - shift
+    expected = [getattr(slow, name)(a) for a in maps.numpy()]
+    np.testing.assert_allclose(getattr(metrics, name)(maps).numpy(), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OF_MASKS)
+@pytest.mark.parametrize("shift", [0.0, 0.4])
+def test_localization(name, shift, scene):
+    maps = scene.maps - shift
+    expected = [getattr(slow, name)(a, m) for a, m in zip(maps.numpy(), scene.masks.numpy(), strict=True)]
+    np.testing.assert_allclose(getattr(metrics, name)(maps, scene.masks).numpy(), expected, atol=1e-9)
+
+
+def test_top_k(scene):
+    expected = [
+        slow.top_k_intersection(a, m, 17) for a, m in zip(scene.maps.numpy(), scene.masks.numpy(), strict=True)
+    ]
+    np.testing.assert_allclose(metrics.top_k_intersection(scene.maps, scene.masks, k=17).numpy(), expected)
+
+
+def test_adcc(scene):
+    ours = metrics.adcc(scene.model, scene.images, explain, scene.target)
+    expected = [slow.adcc(scene.predict, explain_numpy, x, y) for x, _, y in scene.each()]
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("similarity", ["ssim", "spearman", "pearson"])
+def test_random_logit(scene, similarity):
+    from scipy.stats import spearmanr
+    from skimage.metrics import structural_similarity
+
+    asked = []
+
+    def watched(images, target):
+        asked.append(torch.as_tensor(target).tolist())
+        return explain(images, target)
+
+    ours = metrics.random_logit(scene.model, scene.images, watched, scene.target, similarity=similarity)
+    first, other = asked
+    shifts = {(b - a) % 4 for a, b in zip(first, other, strict=True)}
+    assert first == scene.target.tolist()
+    assert len(shifts) == 1
+    assert shifts != {0}
+    for n, x in enumerate(scene.images.numpy()):
+        a, b = explain_numpy(x, first[n]), explain_numpy(x, other[n])
+        spread = max(a.max(), b.max()) - min(a.min(), b.min())
+        expected = {
+            "ssim": lambda a=a, b=b, spread=spread: structural_similarity(a, b, data_range=spread),
+            "spearman": lambda a=a, b=b: spearmanr(a.ravel(), b.ravel())[0],
+            "pearson": lambda a=a, b=b: slow.correlation(a.ravel(), b.ravel()),
+        }[similarity]()
+        assert ours[n].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_model_randomization(scene):
+    """The maps of ever more random copies, recorded while they are made, compared by SciPy's rank correlation."""
+    from scipy.stats import spearmanr
+
+    recorded, weights = [], []
+
+    def factory(copy):
+        def gradient(images, target):
+            images = images.clone().requires_grad_()
+            scores = copy(images).gather(1, target[:, None]).sum()
+            found = torch.autograd.grad(scores, images)[0].sum(1)
+            recorded.append(found.numpy())
+            weights.append([value.detach().clone() for value in copy.parameters()])
+            return found
+
+        return gradient
+
+    before = [value.detach().clone() for value in scene.model.state_dict().values()]
+    curve = metrics.model_randomization_curve(scene.model, scene.images, factory, scene.target)
+    assert curve.shape == (3, 4)  # conv, norm, conv, linear
+    for stage in range(4):
+        for n in range(3):
+            expected = spearmanr(np.abs(recorded[0][n]).ravel(), np.abs(recorded[stage + 1][n]).ravel())[0]
+            assert curve[n, stage].item() == pytest.approx(expected, abs=1e-9)
+        # From the top: parameters come in pairs, and after stage s the last s + 1 pairs differ from the originals.
+        same = [torch.equal(a, b) for a, b in zip(weights[0], weights[stage + 1], strict=True)]
+        assert same == [True] * (8 - 2 * (stage + 1)) + [False] * (2 * (stage + 1))
+    assert all(torch.equal(a, b) for a, b in zip(before, scene.model.state_dict().values(), strict=True))
+    total = metrics.model_randomization(scene.model, scene.images, factory, scene.target)
+    assert torch.allclose(total, curve.mean(1))
+    last = metrics.model_randomization_curve(scene.model, scene.images, factory, scene.target, stages=1)
+    assert torch.equal(last, curve[:, -1:])
+
+
+def test_every_registered_metric_is_tested_here():
+    text = __import__("pathlib").Path(__file__).read_text()
+    untested = [name for name in metrics.names() if name.replace("-", "_") not in text and name != "running-time"]
+    assert untested == []
