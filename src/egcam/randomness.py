@@ -17,7 +17,7 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     True
     """
     digest = blake2b(repr((int(seed), *key)).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
 def like(drawn: Tensor, images: Tensor) -> Tensor:

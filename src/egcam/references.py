@@ -132,7 +132,7 @@ class Images(Reference):
         if others == 0:
             raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
         cycle, position = divmod(sample, others)
-        order = torch.randperm(len(self.pool), generator=generator(seed, "pool", cycle)).tolist()
+        order = torch.randperm(len(self.pool), generator=generator(seed, "pool", cycle), device="cpu").tolist()
         return int([index for index in order if index not in own][position])
 
 
@@ -166,7 +166,7 @@ def _read_images(source: Any, limit: int, seed: int) -> Tensor:
 def _items(source: Any, limit: int, seed: int) -> Iterable[Any]:
     is_data_set = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     if is_data_set:
-        order = torch.randperm(len(source), generator=generator(seed, "data set"))[:limit].tolist()
+        order = torch.randperm(len(source), generator=generator(seed, "data set"), device="cpu")[:limit].tolist()
         return (source[index] for index in order)
     if not hasattr(source, "__iter__"):
         raise SamplingError(f"a reference cannot be read from a {type(source).__name__}")
@@ -209,7 +209,7 @@ def noise(scale: float = 0.5) -> Reference:
     """Each image plus Gaussian noise with a standard deviation of `scale` times the image's range (max - min)."""
 
     def function(images: Tensor, source: torch.Generator) -> Tensor:
-        drawn = like(torch.randn(images.shape[1:], generator=source), images)
+        drawn = like(torch.randn(images.shape[1:], generator=source, device="cpu", dtype=torch.float32), images)
         return images + scale * value_range(images) * drawn
 
     return Random(f"noise (scale {scale:g})", function)
@@ -219,7 +219,7 @@ def uniform() -> Reference:
     """Pixels drawn evenly from each image's range [min, max]; nothing of the image remains."""
 
     def function(images: Tensor, source: torch.Generator) -> Tensor:
-        drawn = like(torch.rand(images.shape[1:], generator=source), images)
+        drawn = like(torch.rand(images.shape[1:], generator=source, device="cpu", dtype=torch.float32), images)
         return images.amin((1, 2, 3), keepdim=True) + value_range(images) * drawn
 
     return Random("uniform", function)
@@ -332,7 +332,7 @@ _global_generator_lock = threading.Lock()
 
 def _seeded(function: Callable[[Tensor], Tensor], images: Tensor, source: torch.Generator) -> Tensor:
     """Call a function that may use torch's global generators, seeded for this draw; the caller restores them."""
-    seed = int(torch.randint(2**31, (1,), generator=source))
+    seed = int(torch.randint(2**31, (1,), generator=source, device="cpu"))
     with _global_generator_lock:
         torch.default_generator.manual_seed(seed)
         if images.is_cuda:

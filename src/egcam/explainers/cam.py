@@ -259,12 +259,12 @@ class IntegratedGradCAM(Explainer):
         task.look()
         images = task.images
         baselines = self.baseline.draw(images, task.rows.tolist(), 0, self.seed).images
-        everyone = torch.arange(len(images))
+        everyone = torch.arange(len(images), device="cpu")
         at_baseline = None if self.authors else [wide_enough(a) for a in task.features(baselines, everyone)]
         totals = [torch.zeros_like(wide_enough(layer[:, 0])) for layer in task.activations]
         pairs = [(step, row) for step in range(self.steps) for row in range(len(images))]
         for batch in chunks(pairs, task.batch_size):
-            own = torch.tensor([row for _, row in batch])
+            own = torch.tensor([row for _, row in batch], device="cpu")
             shares = images.new_tensor([self._share(step) for step, _ in batch])
             points = images[own] - (1 - shares[:, None, None, None]) * (images[own] - baselines[own])
             seen = task.gradients(points, own)

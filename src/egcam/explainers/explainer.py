@@ -137,7 +137,7 @@ class Explainer(ABC):
             memo: dict[str, Any] = {}
             for start in range(0, len(images), size):
                 stop = min(start + size, len(images))
-                rows = torch.arange(start, stop)
+                rows = torch.arange(start, stop, device="cpu")
                 task = Task(probe, images[start:stop], rows, targets.part(start, stop), size, meter, memo)
                 found.append(self._explain(task))
                 tasks.append(task)

@@ -113,7 +113,7 @@ class Vanilla(Estimator):
         seen = task.look(with_gradient=True)
         assert seen.gradients is not None
         moments = [Moments.of(wide_enough(gradient), order) for gradient in seen.gradients]
-        return Estimate(map_of(moments, torch.arange(len(task.images))))
+        return Estimate(map_of(moments, torch.arange(len(task.images), device="cpu")))
 
 
 class _Draws(ABC):
@@ -180,7 +180,7 @@ class Averaged(Estimator):
         draws = self._draws(task)
         ledger = _Ledger(len(task.images), rectify)
         totals = _Totals(len(task.images))
-        active = torch.arange(len(task.images))
+        active = torch.arange(len(task.images), device="cpu")
         evaluation = 0
         remaining = self._replicates()
         while remaining and len(active):
@@ -188,7 +188,7 @@ class Averaged(Estimator):
             remaining = remaining[len(now) :]
             sums = _replicate_sums(task, draws, active, evaluation, now, self._evaluations_per_sample, order)
             evaluation += sum(now) * self._evaluations_per_sample
-            alive = torch.ones(len(active), dtype=torch.bool)
+            alive = torch.ones(len(active), dtype=torch.bool, device="cpu")
             for number, size in enumerate(now):
                 counted = size * self._evaluations_per_sample
                 part = [[power[alive, number] for power in layer] for layer in sums]
@@ -201,7 +201,7 @@ class Averaged(Estimator):
                     if not alive.any():
                         break
             active = active[alive]
-        everyone = torch.arange(len(task.images))
+        everyone = torch.arange(len(task.images), device="cpu")
         maps = map_of(_with_channel_factors(totals.means(), draws, everyone), everyone)
         return Estimate(maps, ledger.errors(), draws.reference)
 
@@ -270,7 +270,7 @@ class _Totals:
     """Sums over everything evaluated, for each image."""
 
     def __init__(self, images: int) -> None:
-        self.counts = torch.zeros(images, dtype=torch.float64)
+        self.counts = torch.zeros(images, dtype=torch.float64, device="cpu")
         self.sums: list[list[Tensor]] = []
 
     def add(self, own: Tensor, count: int, sums: list[list[Tensor]]) -> None:
@@ -292,8 +292,8 @@ class _Ledger:
     """Running weighted mean and scatter of the replicates' maps (West's update), for each image."""
 
     def __init__(self, images: int, rectify: bool) -> None:
-        self.weight = torch.zeros(images, dtype=torch.float64)
-        self.replicates = torch.zeros(images, dtype=torch.float64)
+        self.weight = torch.zeros(images, dtype=torch.float64, device="cpu")
+        self.replicates = torch.zeros(images, dtype=torch.float64, device="cpu")
         self.rectify = rectify
         self.mean: list[Tensor] = []
         self.scatter: list[Tensor] = []
@@ -316,7 +316,7 @@ class _Ledger:
         """SE = sqrt( sum_r w_r (M_r - M)^2 / ((R - 1) sum_r w_r) ), or None with a single replicate."""
         if bool((self.replicates < 2).any()):
             return None
-        return self._errors(torch.arange(len(self.weight)))
+        return self._errors(torch.arange(len(self.weight), device="cpu"))
 
     def _errors(self, own: Tensor) -> list[Tensor]:
         return [
@@ -501,15 +501,14 @@ class Expected(Averaged):
         """a_s for every sample: stratified within each replicate, in random order, or independent."""
         shares: list[float] = []
         for number, size in enumerate(self._replicates()):
-            uniform = [
-                torch.rand((), generator=generator(self.seed, "share", len(shares) + place), dtype=torch.float64).item()
-                for place in range(size)
-            ]
+            sources = [generator(self.seed, "share", len(shares) + place) for place in range(size)]
+            uniform = [torch.rand((), generator=one, dtype=torch.float64, device="cpu").item() for one in sources]
             if not self.stratified:
                 shares.extend(uniform)
                 continue
             # Strata are shuffled so that no reference meets the same stretch of the path again and again.
-            order = torch.randperm(size, generator=generator(self.seed, "strata", number)).tolist()
+            chance = generator(self.seed, "strata", number)
+            order = torch.randperm(size, generator=chance, device="cpu").tolist()
             shares.extend((stratum + within) / size for stratum, within in zip(order, uniform, strict=True))
         return shares
 
@@ -633,7 +632,7 @@ class _PathDraws(_Draws):
         totals: list[Tensor] = []
         for batch in chunks(pairs, self.task.batch_size):
             noise = torch.cat([kernel.noise(images[row, None], e, self.plan.seed) for e, row in batch])
-            own = torch.tensor([row for _, row in batch])
+            own = torch.tensor([row for _, row in batch], device="cpu")
             for layer, found in enumerate(self.task.features(noise, own)):
                 means = wide_enough(found).mean((2, 3), keepdim=True)
                 if len(totals) <= layer:

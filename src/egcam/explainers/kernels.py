@@ -55,7 +55,8 @@ class Kernel:
         source = generator(seed, "kernel", sample)
         shape = images.shape[1:]
         is_gaussian = self.distribution == "gaussian"
-        drawn = torch.randn(shape, generator=source) if is_gaussian else torch.rand(shape, generator=source)
+        draw = torch.randn if is_gaussian else torch.rand
+        drawn = draw(shape, generator=source, device="cpu", dtype=torch.float32)
         scale = self.scale * value_range(images) if self.relative else self.scale
         return (scale * like(drawn, images)[None]).expand(images.shape)
 

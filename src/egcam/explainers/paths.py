@@ -49,8 +49,8 @@ class RandomSubset(Path):
         height, width = images.shape[-2:]
         cells = (-(-height // self.patch), -(-width // self.patch))
         total = cells[0] * cells[1]
-        order = torch.randperm(total, generator=source)
-        mask = torch.zeros(total)
+        order = torch.randperm(total, generator=source, device="cpu")
+        mask = torch.zeros(total, device="cpu")
         mask[order[: round(share * total)]] = 1.0
         full = functional.interpolate(mask.reshape(1, 1, *cells), scale_factor=self.patch, mode="nearest")
         chosen = full[..., :height, :width].to(images.device) > 0.5

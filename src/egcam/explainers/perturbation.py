@@ -68,7 +68,7 @@ class ScoreCAM(Explainer):
         constant = len(varied) < len(channels)
         task.meter.expect(len(varied) + constant)
         scores = channels.new_zeros(len(channels))
-        own = torch.tensor([image])
+        own = torch.tensor([image], device="cpu")
         if constant:
             scores += wide_enough(task.scores_at(torch.zeros_like(task.images[own]), own))[0]
         for some in torch.split(varied, task.batch_size):
@@ -117,14 +117,14 @@ class AblationCAM(Explainer):
 
     def _map(self, task: Task, replay: Replay, image: int) -> Tensor:
         activations = replay.activations[image]
-        own = torch.tensor([image])
+        own = torch.tensor([image], device="cpu")
         assert task.scores is not None
         score = wide_enough(task.scores[image])
         drops = wide_enough(activations).new_zeros(len(activations))
         acting = activations.flatten(1).any(1).nonzero()[:, 0]
         for some in torch.split(acting, self._tails_at_once(activations)):
             tried = activations.expand(len(some), *activations.shape).clone()
-            tried[torch.arange(len(some)), some] = 0
+            tried[torch.arange(len(some), device=some.device), some] = 0
             output = replay.run(tried, image)
             ablated = wide_enough(task.scores_of(output, own.expand(len(some))))
             drops[some] = (score - ablated).to(drops)

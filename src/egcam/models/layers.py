@@ -212,7 +212,7 @@ def _no_spatial_layer(why: str, proposal: str = "layer='…' with reshape='token
 def dry_run(model: nn.Module, images: Tensor, extra: ExtraInputs | None = None) -> Trace:
     """Follow one image through the network: on meta tensors where the network allows, else for real."""
     extra = extra or ExtraInputs(len(images))
-    args, kwargs = extra.rows(torch.zeros(1, dtype=torch.long))
+    args, kwargs = extra.rows(torch.zeros(1, dtype=torch.long, device="cpu"))
     one = images[:1].detach()
     with untouched(model, images.device), torch.no_grad():
         try:
