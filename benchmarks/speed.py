@@ -4,8 +4,8 @@
     python benchmarks/speed.py --part cams   # one part: cams, sampled, ablation, score
     python benchmarks/speed.py --markdown docs/speed.md
 
-Random weights serve: speed does not depend on them (but for Score-CAM, where trained networks have more channels that are
-zero everywhere and so need fewer passes). Each figure is the median of interleaved repetitions.
+Random weights serve: speed does not depend on them (but for Score-CAM, where trained networks have more channels that
+are zero everywhere and so need fewer passes). Each figure is the median of interleaved repetitions.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def part_cams(repeats: int) -> None:
         model = network(name)
         calls: dict[str, Callable[[], object]] = {"plain forward": plain_forward(model, images)}
         for method in ("grad-cam", "grad-cam++", "xgrad-cam", "hires-cam", "layer-cam"):
-            explainer = egcam.registry.create(method, model, layer=LAYERS[name])
-            calls[f"egcam {method}"] = lambda explainer=explainer: explainer(images, target=5)
+            explainer = egcam.registry.create(method, model, layer=LAYERS[name], signed=True)
+            calls[f"egcam {method}"] = lambda explainer=explainer, images=images: explainer(images, target=5)
         calls |= peers(name, network(name), images)
         found = medians(calls, repeats)
         for call, seconds in found.items():
@@ -112,7 +112,7 @@ def part_sampled(repeats: int) -> None:
     for name in LAYERS:
         model = network(name)
         image = torch.rand(1, 3, 224, 224)
-        options = {"layer": LAYERS[name]}
+        options = {"layer": LAYERS[name], "signed": True}
         explainers = {
             "expected-grad-cam": egcam.ExpectedGradCAM(model, reference="black", samples=count, **options),
             "integrated-grad-cam": egcam.IntegratedGradCAM(model, steps=count, **options),
@@ -131,7 +131,7 @@ def part_sampled(repeats: int) -> None:
 
         calls: dict[str, Callable[[], object]] = {"plain": plain}
         for method, explainer in explainers.items():
-            calls[method] = lambda explainer=explainer: explainer(image, target=5)
+            calls[method] = lambda explainer=explainer, image=image: explainer(image, target=5)
         found = medians(calls, repeats)
         one = found["plain"] / (count + 1)
         for method, explainer in explainers.items():
@@ -199,7 +199,11 @@ def score_child(library: str, name: str) -> None:
     with torch.no_grad():
         model(image)
     before = psutil.Process().memory_info().rss
-    names = dict(egcam=egcam, pytorch_grad_cam=pytorch_grad_cam, ClassifierOutputTarget=ClassifierOutputTarget)
+    names = {
+        "egcam": egcam,
+        "pytorch_grad_cam": pytorch_grad_cam,
+        "ClassifierOutputTarget": ClassifierOutputTarget,
+    }
     start = time.perf_counter()
     eval(
         SCORE_CALLS[library],

@@ -191,17 +191,14 @@ class Targets:
             return None
         logits = class_scores(output, self.count)
         total = logits.shape[1]
-        predicted = logits.argmax(1)
         chosen = []
-        for image, one in enumerate(self.wanted):
-            if one is None:
-                chosen.append(predicted[image])
-                continue
+        for one in self.wanted:
             index = class_index(one, self.classes, total) if isinstance(one, str) else one
-            if not 0 <= index < total:
+            if index is not None and not 0 <= index < total:
                 raise TargetError(f"target {index} is out of range: the model has {total} classes, 0 to {total - 1}")
-            chosen.append(torch.tensor(index, device=logits.device))
-        return torch.stack(chosen)
+            chosen.append(-1 if index is None else index)
+        given = torch.tensor(chosen, device=logits.device)
+        return torch.where(given < 0, logits.argmax(1), given)
 
     def scores(self, output: object, indices: Tensor | None, count: int) -> Tensor:
         """(N,) the number explained for each row of a batch of `count` rows; `indices` are the rows' classes."""
