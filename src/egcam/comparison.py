@@ -15,6 +15,7 @@ from egcam.errors import EgcamError, InputError, TargetError
 from egcam.models.targets import class_index, class_scores
 from egcam.models.zoo import Classifier
 from egcam.plots import Tile, bars, grid, overlay_image
+from egcam.references import black
 from egcam.registry import create, takes
 
 if TYPE_CHECKING:
@@ -193,10 +194,34 @@ def explain_one(
 
 
 def applicable(method: str, classifier: Classifier, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options, those the method takes; layer and class names come from the classifier unless given."""
-    known = {"classes": classifier.classes, "layer": classifier.layer, **options}
+    """Of the options, those the method takes, under the method's own names for them.
+
+    Layer and class names come from the classifier unless given. Methods that walk from one baseline take `samples` as
+    their steps, a named `reference` as the baseline, and else black as this network sees it.
+    """
+    known = {"classes": classifier.classes, "layer": classifier.layer}
+    known.update((name, value) for name, value in options.items() if value is not None)
     accepted = takes(method)
+    if "steps" in accepted and "samples" in known:
+        known.setdefault("steps", known["samples"])
+    if "baseline" in accepted:
+        given = known.get("reference")
+        seen = classifier.preprocessing
+        known.setdefault(
+            "baseline", black(seen.mean, seen.std) if given is None or isinstance(given, Tensor) else given
+        )
     return {name: value for name, value in known.items() if value is not None and name in accepted}
+
+
+def unused(method: str, options: Mapping[str, Any]) -> list[str]:
+    """The names of the options given that the method has no use for."""
+    accepted = takes(method)
+    useful = set(accepted)
+    if "steps" in accepted:
+        useful.add("samples")
+    if "baseline" in accepted and not isinstance(options.get("reference"), Tensor):
+        useful.add("reference")
+    return [name for name, value in options.items() if value is not None and name not in useful]
 
 
 def _part(progress: Progress | None, before: float, cost: float, total: float) -> Progress:

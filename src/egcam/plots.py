@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from egcam.errors import InputError
+from egcam.references import gaussian_blur
 
 Pixels: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -25,6 +26,7 @@ POSITIVE_COLORS = "viridis"
 SIGNED_COLORS = "RdBu_r"
 
 _FADE = 0.6
+_SPECKLED = 0.35
 
 
 @cache
@@ -38,7 +40,7 @@ def _color_table(name: str) -> Pixels:
 
 
 def _checked(heatmap: npt.ArrayLike) -> Pixels:
-    values = np.asarray(heatmap, dtype=np.float32)
+    values = np.array(heatmap, dtype=np.float32)
     if values.ndim != 2:
         raise InputError(f"a heat map to draw has two dimensions (height, width), not shape {values.shape}")
     if not np.isfinite(values).all():
@@ -79,7 +81,8 @@ def overlay_image(
 
     Args:
         image: the photograph.
-        heatmap: (H, W) values in [0, 1], or in [-1, 1] for a signed map; resized to the photograph.
+        heatmap: (H, W) values in [0, 1], or in [-1, 1] for a signed map; resized to the photograph, and made
+            `legible` where it is scattered dots.
         alpha: how opaque the most important place is; places of no importance show the bare photograph.
         colormap: a matplotlib colour map; by default viridis, and red-blue for a signed map.
 
@@ -90,7 +93,7 @@ def overlay_image(
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha is the opacity, a number from 0 to 1; not {alpha}")
     photograph = image.convert("RGB")
-    values = _resized(_checked(heatmap), photograph.size)
+    values = _resized(legible(_checked(heatmap)), photograph.size)
     # Opacity grows faster than importance, so that middling places are not lost on a busy photograph; not for
     # signed maps, where the steep start would draw a line along every change of sign.
     fade = 1.0 if (values < 0).any() else _FADE
@@ -104,6 +107,24 @@ def _greyed(pixels: Pixels, share: Pixels) -> Pixels:
     """The photograph without its colours where the map's come in: an orange cup must not look like heat."""
     grey = (pixels @ np.array([0.299, 0.587, 0.114], dtype=np.float32))[:, :, None]
     return (1 - share) * pixels + share * grey
+
+
+def legible(values: Pixels) -> Pixels:
+    """A map that can be seen: one whose high values are scattered pixels is softened and stretched, others are left.
+
+    Gradients at the pixels are such: hundreds of dots, the brightest of them alone. They are blurred by about one
+    pixel in a hundred, and what reaches the brightest percent counts as full.
+
+    Example:
+        >>> smooth = np.linspace(0, 1, 10000, dtype=np.float32).reshape(100, 100)
+        >>> bool((legible(smooth) == smooth).all())
+        True
+    """
+    size = np.abs(values)
+    if size.max() == 0 or np.percentile(size, 99) > _SPECKLED * size.max():
+        return values
+    soft = gaussian_blur(torch.from_numpy(values)[None, None], sigma=max(values.shape) / 100)[0, 0].numpy()
+    return np.clip(soft / max(float(np.percentile(np.abs(soft), 99)), 1e-12), -1, 1)
 
 
 def _resized(values: Pixels, size: tuple[int, int]) -> Pixels:
@@ -241,7 +262,7 @@ def bars(names: Sequence[str], shares: Sequence[float], side: int = 280) -> Imag
     draw = ImageDraw.Draw(chart)
     step = side / max(len(names), 1)
     thick = max(3, round(step * 0.24))
-    number_width = _font(style.detail_size, bold=True).getlength("100.0 %") + style.gap // 2
+    number_width = _font(style.detail_size, bold=True).getlength("100.0%") + style.gap // 2
     for index, (name, share) in enumerate(zip(names, shares, strict=True)):
         above = round(index * step)
         _write(draw, name, (0, above), style.detail_size, style.ink, side)
@@ -252,7 +273,7 @@ def bars(names: Sequence[str], shares: Sequence[float], side: int = 280) -> Imag
         length = max(float(thick), full * float(np.clip(share, 0, 1)))
         draw.rounded_rectangle((0, line, length, line + thick), radius=thick // 2, fill=style.bar)
         middle = line + thick / 2
-        text = f"{100 * share:.1f} %"
+        text = f"{share:.1%}"
         draw.text((side, middle), text, style.ink, _font(style.detail_size, bold=True), anchor="rm")
     return chart
 

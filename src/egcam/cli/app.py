@@ -56,7 +56,9 @@ Reference = Annotated[
         "blurred, noise, uniform, constant, black, white.",
     ),
 ]
-Samples = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many samples a sampling method takes.")]
+Samples = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="How many samples (or steps) an averaging method takes.")
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Same seed, same map.")]
 Device = Annotated[str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:1, mps; a GPU if there is one.")]
 BatchSize = Annotated[
@@ -193,7 +195,8 @@ def compare(
 def demo(
     out: Out = Path("egcam-demo"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the slow methods: done in seconds, not minutes.")
+        bool,
+        typer.Option("--quick", help="Leave out the slowest method and take fewer samples: about three times as fast."),
     ] = False,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = False,
     as_json: Json = False,

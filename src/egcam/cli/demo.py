@@ -26,6 +26,6 @@ def show_demo(folder: Path, quick: bool, open_page: bool, as_json: bool) -> None
         said = f"{one.target.name} ({one.target.probability:.0%})"
         console.print(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
     if quick:
-        console.print(f"Left out with --quick: {', '.join(SLOW)}.")
+        console.print(f"With --quick, {', '.join(SLOW)} is left out and the others take fewer samples.")
     console.print(f"Gallery: {made.gallery}", markup=False)
     console.print(f"Web page: {made.web_page}", markup=False)

@@ -10,11 +10,10 @@ from egcam._version import __version__
 from egcam.cli.console import DONE, SOME_FAILED, complain, note, print_json, progress_bar
 from egcam.cli.inputs import check_method, read_classes, read_reference, read_target
 from egcam.cli.output import Explained, own_folder, print_table
-from egcam.comparison import Prediction, Progress, Result, chosen, explain_one, predict
+from egcam.comparison import Prediction, Progress, Result, chosen, explain_one, predict, unused
 from egcam.errors import InputError
 from egcam.images import find_images, read_image
 from egcam.models.zoo import Classifier, load
-from egcam.registry import takes
 
 # What is passed whether or not it was typed; a method without it needs no note.
 _QUIET = {"seed", "score", "signed", "batch_size"}
@@ -89,13 +88,9 @@ def _within(share: Progress, number: int, count: int) -> Progress:
 
 def _note_unused(method: str, options: Mapping[str, Any]) -> None:
     """Say which options were typed that the method has no use for."""
-    unused = [
-        f"--{name.replace('_', '-')}"
-        for name, value in options.items()
-        if value is not None and name not in _QUIET and name not in takes(method)
-    ]
-    if unused:
-        note(f"{method} has no use for {', '.join(unused)}")
+    names = [f"--{name.replace('_', '-')}" for name in unused(method, options) if name not in _QUIET]
+    if names:
+        note(f"{method} has no use for {', '.join(names)}")
 
 
 def _document(
