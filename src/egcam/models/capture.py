@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError, ModelError
+from egcam.models.guard import add_hook
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layers import LayerPoint, tensor_in
 
@@ -150,13 +151,15 @@ class Probe:
         with before_layer, self._taps(with_gradient=True) as taps:
             if at_input:
                 torch.set_grad_enabled(True)
-            output = self._run(leaf.clone() if at_input else leaf, rows)
+            output = self._run(leaf, rows)
             with torch.enable_grad():
                 scores = score(output)
             sources = [leaf if tap is None else self._tapped(tap) for tap in taps]
             if not scores.requires_grad:
                 return None
-            found = torch.autograd.grad(scores.sum(), sources, allow_unused=True)
+            with torch.enable_grad():
+                total = scores.sum()
+            found = torch.autograd.grad(total, sources, allow_unused=True)
         if any(gradient is None for gradient in found):
             return None
         return Seen(
@@ -172,8 +175,13 @@ class Probe:
         taps: list[_Tap | None] = []
         handles = []
 
+        unseen = sum(point.module is not None for point in self.points)
+
+        # Knows nothing of the taps: a reference cycle would keep their tensors until the garbage collector comes.
         def on_seen() -> None:
-            if stop and all(tap is None or tap.tensor is not None for tap in taps):
+            nonlocal unseen
+            unseen -= 1
+            if stop and unseen == 0:
                 raise _Stop
 
         try:
@@ -183,7 +191,7 @@ class Probe:
                     continue
                 tap = _Tap(point, with_gradient, on_seen)
                 taps.append(tap)
-                handles.append(point.module.register_forward_hook(tap))
+                handles.append(add_hook(point.module, tap))
             yield taps
         finally:
             for handle in handles:
@@ -191,7 +199,8 @@ class Probe:
 
     def _run(self, images: Tensor, rows: Tensor) -> Any:
         args, kwargs = self.extra.rows(rows)
-        return self.model(images, *args, **kwargs)
+        # A copy, for the model may write into its input.
+        return self.model(images.clone(), *args, **kwargs)
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
         return [

@@ -3,81 +3,125 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 
 @dataclass
 class _Visit:
-    """What a model looked like when the first of its current visitors came."""
+    """What one module looked like when the first of its current visitors came."""
 
-    training: list[nn.Module]
-    buffers: list[tuple[nn.Module, str, Tensor, Tensor]]
+    module: nn.Module
+    training: bool
+    buffers: dict[str, Tensor | None]
+    values: dict[str, Tensor]
     visitors: int = 1
 
+    def restore(self) -> None:
+        self.module.training = self.training
+        current = self.module._buffers
+        if list(current) != list(self.buffers) or any(current[name] is not self.buffers[name] for name in current):
+            current.clear()
+            current.update(self.buffers)
+        for name, value in self.values.items():
+            buffer = current[name]
+            assert buffer is not None
+            # Written only when it differs: a write would bump the tensor's version under a graph of the user's.
+            if not buffer.is_meta and not torch.equal(buffer, value):
+                buffer.copy_(value)
 
+
+# By module, not by model: one thread may explain a model while another explains a part of it.
 _visits: dict[int, _Visit] = {}
 _visits_lock = threading.Lock()
 
 
-def _arrive(model: nn.Module) -> None:
-    """Put the model in eval mode; only the first of several simultaneous visitors records and changes anything."""
+def _arrive(modules: list[nn.Module]) -> None:
+    """Put modules in eval mode; only the first of several simultaneous visitors records and changes anything."""
     with _visits_lock:
-        visit = _visits.get(id(model))
-        if visit is not None:
-            visit.visitors += 1
-            return
-        training = [module for module in model.modules() if module.training]
-        buffers = [
-            (module, name, buffer, buffer.detach().clone())
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-        _visits[id(model)] = _Visit(training, buffers)
-        for module in training:
+        new = [module for module in modules if id(module) not in _visits]
+        values = [{name: b.detach().clone() for name, b in m._buffers.items() if b is not None} for m in new]
+        for module in modules:
+            if id(module) in _visits:
+                _visits[id(module)].visitors += 1
+        for module, own in zip(new, values, strict=True):
+            _visits[id(module)] = _Visit(module, module.training, dict(module._buffers), own)
             module.training = False
 
 
-def _leave(model: nn.Module) -> None:
+def _leave(modules: list[nn.Module]) -> None:
     """The last visitor out puts the recorded mode and buffers back."""
-    with _visits_lock:
-        visit = _visits[id(model)]
-        visit.visitors -= 1
-        if visit.visitors:
-            return
-        del _visits[id(model)]
-        for module in visit.training:
-            module.training = True
-        with torch.inference_mode(False), torch.no_grad():
-            for module, name, buffer, saved in visit.buffers:
-                module._buffers[name] = buffer
-                # Written only when it differs: a write would bump the tensor's version under a graph of the user's.
-                if not buffer.is_meta and not torch.equal(buffer, saved):
-                    buffer.copy_(saved)
+    with _visits_lock, torch.inference_mode(False), torch.no_grad():
+        for module in modules:
+            visit = _visits[id(module)]
+            visit.visitors -= 1
+            if visit.visitors == 0:
+                del _visits[id(module)]
+                visit.restore()
+
+
+_hooks_lock = threading.Lock()
+
+
+def add_hook(module: nn.Module, hook: Callable[..., Any], before: bool = False) -> RemovableHandle:
+    """Register a forward hook, or one before the forward.
+
+    torch numbers hooks with a counter that two threads can read at the same time; then one hook replaces the other.
+    """
+    with _hooks_lock:
+        return module.register_forward_pre_hook(hook) if before else module.register_forward_hook(hook)
+
+
+@dataclass
+class _Chance:
+    """A generator's state when the first of its current visitors came."""
+
+    state: Tensor
+    visitors: int = 1
+
+
+_chances: dict[torch.device, _Chance] = {}
+_chances_lock = threading.Lock()
+
+
+def _random_state_of(device: torch.device) -> Tensor:
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else torch.get_rng_state()
+
+
+def _set_random_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)
 
 
 @contextmanager
 def _random_state(device: torch.device) -> Iterator[None]:
-    """Put torch's generators (CPU and `device`) back to where they were."""
-    cpu = torch.get_rng_state()
-    accelerator = None
-    if device.type == "cuda":
-        accelerator = torch.cuda.get_rng_state(device)
-    elif device.type == "mps":
-        accelerator = torch.mps.get_rng_state()
+    """Put torch's generator of a device back to where it was; of several threads, the last one out does so."""
+    with _chances_lock:
+        if device in _chances:
+            _chances[device].visitors += 1
+        else:
+            _chances[device] = _Chance(_random_state_of(device))
     try:
         yield
     finally:
-        torch.set_rng_state(cpu)
-        if accelerator is not None and device.type == "cuda":
-            torch.cuda.set_rng_state(accelerator, device)
-        elif accelerator is not None:
-            torch.mps.set_rng_state(accelerator)
+        with _chances_lock:
+            chance = _chances[device]
+            chance.visitors -= 1
+            if chance.visitors == 0:
+                del _chances[device]
+                _set_random_state(device, chance.state)
 
 
 @contextmanager
@@ -108,8 +152,10 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(_random_state(device))
+        for place in {torch.device("cpu"), device if device.type in ("cuda", "mps") else torch.device("cpu")}:
+            stack.enter_context(_random_state(place))
         stack.enter_context(_uncached_autocast(device))
-        _arrive(model)
-        stack.callback(_leave, model)
+        modules = list(model.modules())
+        _arrive(modules)
+        stack.callback(_leave, modules)
         yield

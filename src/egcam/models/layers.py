@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError, LayerError, near_misses
-from egcam.models.guard import untouched
+from egcam.models.guard import add_hook, untouched
 from egcam.models.inputs import ExtraInputs
 from egcam.models.shadow import meta_copy
 
@@ -239,8 +239,8 @@ def _trace(model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     handles = []
     try:
         for name, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(recorder.enter))
-            handles.append(module.register_forward_hook(recorder.leave(name)))
+            handles.append(add_hook(module, recorder.enter, before=True))
+            handles.append(add_hook(module, recorder.leave(name)))
         output = model(*args, **kwargs)
     finally:
         for handle in handles:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.models.capture import Probe
+from egcam.models.guard import add_hook
 from egcam.models.layers import LayerPoint, tensor_in
 from egcam.models.shadow import replace_modules
 
@@ -155,6 +156,8 @@ class Replay:
             stand_in.calls = 0
         images, rows = self._inputs(image, len(activations))
         args, kwargs = self._probe.extra.rows(rows)
+        # A repetition cannot be written to, but a single row is the user's own memory.
+        images = images.clone() if len(images) == 1 or self._memory.materialise else images
         with torch.no_grad():
             return self._shadow(images, *args, **kwargs)
 
@@ -172,10 +175,10 @@ class Replay:
             return activations.clone() if calls == self._injected.call else None
 
         assert self._point.module is not None
-        handle = self._point.module.register_forward_hook(put)
+        handle = add_hook(self._point.module, put)
         try:
             with torch.no_grad():
-                return self._probe.model(images, *args, **kwargs)
+                return self._probe.model(images.clone(), *args, **kwargs)
         finally:
             handle.remove()
 
@@ -198,9 +201,9 @@ class _Record:
 
     def __enter__(self) -> _Record:
         for module in self._beside:
-            self._stack.callback(module.register_forward_hook(self._note).remove)
+            self._stack.callback(add_hook(module, self._note).remove)
         assert self.point.module is not None
-        self._stack.callback(self.point.module.register_forward_hook(self._note_layer).remove)
+        self._stack.callback(add_hook(self.point.module, self._note_layer).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
