@@ -106,7 +106,11 @@ def check_images(images: Tensor, model: nn.Module) -> Tensor:
         )
     _check_finite(images)
     _check_fits(images, model)
-    return images.detach().clone() if images.is_inference() else images.detach()
+    if not images.is_inference():
+        return images.detach()
+    # A copy made inside inference mode would be an inference tensor, too, and take part in no gradient.
+    with torch.inference_mode(False):
+        return images.clone()
 
 
 def _check_finite(images: Tensor) -> None:

@@ -42,41 +42,29 @@ def _on_meta(tensor: Tensor) -> Tensor:
 
 def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.Module:
     """Copy the tree with `convert`, keeping modules that are shared in the original shared in the copy."""
-    copies: dict[int, nn.Module] = {}
-
-    def visit(module: nn.Module) -> nn.Module:
-        if id(module) in copies:
-            return copies[id(module)]
-        copy = convert(module)
-        copies[id(module)] = copy
+    copies = {id(module): convert(module) for module in model.modules()}
+    for copy in copies.values():
         for name, child in copy._modules.items():
             if child is not None:
-                copy._modules[name] = visit(child)
-        return copy
-
-    return visit(model)
+                copy._modules[name] = copies[id(child)]
+    return copies[id(model)]
 
 
 def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.Module:
     """A copy of the tree in which modules, looked up by `id`, are replaced; other branches are shared as they are."""
 
-    def holds_replaced(module: nn.Module) -> bool:
-        return any(id(inner) in replacements for inner in module.modules())
-
-    copies: dict[int, nn.Module] = {}
-
-    def visit(module: nn.Module) -> nn.Module:
-        if id(module) in replacements:
-            return replacements[id(module)]
-        if id(module) in copies:
-            return copies[id(module)]
-        if not holds_replaced(module):
-            return module
-        copy = shallow(module)
-        copies[id(module)] = copy
+    # No function that calls itself by a name of this scope: that reference cycle would keep the replacements, and the
+    # activations they hold, until the garbage collector comes.
+    copies = dict(replacements)
+    changed = [
+        module
+        for module in model.modules()
+        if id(module) not in replacements and any(id(inner) in replacements for inner in module.modules())
+    ]
+    for module in changed:
+        copies[id(module)] = shallow(module)
+    for module in changed:
         for name, child in module._modules.items():
             if child is not None:
-                copy._modules[name] = visit(child)
-        return copy
-
-    return visit(model)
+                copies[id(module)]._modules[name] = copies.get(id(child), child)
+    return copies.get(id(model), model)
