@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from egcam._version import __version__
-from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar
+from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, told_warnings
 from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
 from egcam.cli.output import prediction_dict
 from egcam.comparison import Comparison
@@ -43,7 +43,7 @@ def compare_methods(
     classifier = load(model, weights, device, read_classes(classes))
     options = {**options, "reference": read_reference(reference, classifier)}
     everything = methods.strip() == "all"
-    with progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
+    with told_warnings(file), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
         found = run(classifier, image, names, file.name, read_target(target), options, everything, share)
     for name, reason in found.skipped.items():
         note(f"{name} is left out: {reason}")

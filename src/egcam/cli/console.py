@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from egcam.errors import EgcamError, MissingExtraError
+from egcam.errors import EgcamError, MissingExtraError, NonFiniteMapWarning, ZeroMapWarning
 
 DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA = 0, 1, 2, 3
 EXIT_CODES = (
@@ -58,16 +58,14 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def clear_errors(as_json: bool = False) -> Iterator[None]:
-    """Turn errors into one line and an exit code, and warnings into lines: no traceback for a wrong call."""
-    with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        try:
-            yield
-        except EgcamError as error:
-            _end(error, MISSING_EXTRA if isinstance(error, MissingExtraError) else WRONG_USE, as_json)
-        except OSError as error:
-            # Files that cannot be written: a full disk, a folder that is not ours.
-            _end(error, WRONG_USE, as_json)
+    """Turn errors into one line and an exit code: no traceback for a wrong call."""
+    try:
+        yield
+    except EgcamError as error:
+        _end(error, MISSING_EXTRA if isinstance(error, MissingExtraError) else WRONG_USE, as_json)
+    except OSError as error:
+        # Files that cannot be written: a full disk, a folder that is not ours.
+        _end(error, WRONG_USE, as_json)
 
 
 def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:
@@ -77,8 +75,20 @@ def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:
     raise typer.Exit(code) from error
 
 
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    say(f"egcam: warning: {' '.join(str(message).split())}")
+@contextmanager
+def told_warnings(about: object) -> Iterator[list[str]]:
+    """Say egcam's warnings in one line each, with the file they are about; the list holds them when the block ends."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        for category in (ZeroMapWarning, NonFiniteMapWarning):
+            warnings.simplefilter("always", category)
+        yield said
+    for warning in caught:
+        # What Python calls signed=True is --signed here.
+        text = " ".join(str(warning.message).split()).replace("signed=True", "--signed")
+        said.append(text)
+        say(f"egcam: warning: {about}: {text}")
 
 
 @contextmanager

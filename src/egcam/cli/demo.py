@@ -6,14 +6,14 @@ import webbrowser
 from pathlib import Path
 
 from egcam.cli.compare import comparison_dict
-from egcam.cli.console import out, print_json, progress_bar
+from egcam.cli.console import out, print_json, progress_bar, told_warnings
 from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
 
 
 def show_demo(folder: Path, quick: bool, open_page: bool, as_json: bool) -> None:
     """Run the demonstration and print where it is."""
     what = "explaining four photographs with every method"
-    with progress_bar(what, wanted=not as_json) as share:
+    with told_warnings("demo"), progress_bar(what, wanted=not as_json) as share:
         made = run_demo(folder, quick, share)
     if open_page:
         webbrowser.open(made.web_page.resolve().as_uri())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from egcam._version import __version__
-from egcam.cli.console import DONE, SOME_FAILED, complain, note, print_json, progress_bar
+from egcam.cli.console import DONE, SOME_FAILED, complain, note, print_json, progress_bar, told_warnings
 from egcam.cli.inputs import check_method, read_classes, read_reference, read_target
 from egcam.cli.output import Explained, own_folder, print_table
 from egcam.comparison import Prediction, Progress, Result, chosen, explain_one, predict, unused
@@ -47,13 +47,14 @@ def explain_files(
         for number, file in enumerate(files):
             progress = _within(share, number, len(files))
             try:
-                wanted, predictions, result = _explain(classifier, file, method, target, options, progress)
+                with told_warnings(file) as warned:
+                    wanted, predictions, result = _explain(classifier, file, method, target, options, progress)
             except InputError as error:
                 failed[str(file)] = str(error)
                 complain(error)
             else:
                 folder = own_folder(out, file, method, taken)
-                explained.append(Explained(file, folder, wanted, predictions[:top], result))
+                explained.append(Explained(file, folder, wanted, predictions[:top], result, tuple(warned)))
                 explained[-1].save()
             progress(1.0)
     if as_json:

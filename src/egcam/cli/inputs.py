@@ -101,9 +101,9 @@ def read_reference(text: str | None, classifier: Classifier) -> Any:
 def _reference_images(path: Path, classifier: Classifier) -> Tensor:
     import torch
 
-    from egcam.images import find_images, read_image
+    from egcam.images import images_in, read_image
 
-    files = find_images([path], recursive=True)
+    files = images_in(path, recursive=True) if path.is_dir() else [path]
     if len(files) > _MOST_REFERENCES:
         note(f"{path} holds {len(files)} images; {_MOST_REFERENCES} of them, evenly spread, are the reference")
         files = [files[index * len(files) // _MOST_REFERENCES] for index in range(_MOST_REFERENCES)]

@@ -28,6 +28,7 @@ class Explained:
     target: Prediction
     predictions: tuple[Prediction, ...]
     result: Result
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The record of this image for `--json` and for the folder."""
@@ -42,6 +43,7 @@ class Explained:
             "reference": explanation.reference,
             "passes": explanation.passes,
             "seconds": round(self.result.seconds, 4),
+            "warnings": list(self.warnings),
             "folder": str(self.folder),
             "overlay": str(self.folder / "overlay.png"),
             "heatmap": str(self.folder / "heatmap.png"),
@@ -90,7 +92,7 @@ def _may_be_ours(folder: Path, file: Path) -> bool:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         return Path(record["file"]).resolve() == file.resolve()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError, KeyError, TypeError):
         return False

