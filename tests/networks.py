@@ -41,10 +41,10 @@ def _convolutions(activation: type[nn.Module], last: bool = True) -> nn.Sequenti
     return nn.Sequential(*layers, *([activation()] if last else []))
 
 
-def _perceptron(activation: nn.Module) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(CHANNELS * HEIGHT * WIDTH, 8), activation, _widened(nn.Linear(8, CLASSES))
-    )
+def _perceptron(activation: nn.Module, steep: bool = False) -> nn.Sequential:
+    hidden = nn.Linear(CHANNELS * HEIGHT * WIDTH, 8)
+    hidden = _widened(hidden) if steep else hidden
+    return nn.Sequential(nn.Flatten(), hidden, activation, _widened(nn.Linear(8, CLASSES)))
 
 
 def _widened(linear: nn.Linear) -> nn.Linear:
@@ -61,7 +61,7 @@ def perceptron_head(seed: int = 13) -> nn.Module:
 
 def smooth_everywhere(seed: int = 7) -> nn.Module:
     """No kinks: softplus in place of every ReLU."""
-    return seeded(lambda: TwoHalves(_convolutions(nn.Softplus), _perceptron(nn.Tanh())), seed)
+    return seeded(lambda: TwoHalves(_convolutions(nn.Softplus), _perceptron(nn.Tanh(), steep=True)), seed)
 
 
 def signed_activations(seed: int = 3) -> nn.Module:
