@@ -91,7 +91,9 @@ class Explanation:
         if self.targets is None:
             return "callable target"
         number = int(self.targets.reshape(-1)[index])
-        return self.classes[number] if self.classes is not None else f"class {number}"
+        if self.classes is None or number >= len(self.classes):
+            return f"class {number}"
+        return self.classes[number]
 
     def overlay(self, images: Tensor | Image | Sequence[Image] | None = None, alpha: float = 0.5) -> list[Image]:
         """The heat maps over the images, as PIL images.

@@ -154,7 +154,9 @@ def _read_images(source: Any, limit: int, seed: int) -> Tensor:
         pool = pool[None] if pool.ndim == 3 else pool
     else:
         pool = _stack(_items(source, limit, seed), limit)
-    if pool.ndim != 4 or len(pool) == 0:
+    if pool.ndim > 0 and len(pool) == 0:
+        raise SamplingError("the reference is empty: it holds no image")
+    if pool.ndim != 4:
         raise SamplingError(f"reference images must have shape (M, C, H, W), not {tuple(pool.shape)}")
     if not pool.is_floating_point():
         raise SamplingError(f"reference images are {pool.dtype}; normalise them to floats like the explained images")

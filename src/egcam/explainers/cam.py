@@ -16,6 +16,7 @@ from egcam.explainers.gradients import (
     Moments,
     Smooth,
     Vanilla,
+    check_samples,
     wide_enough,
 )
 from egcam.explainers.kernels import Kernel
@@ -243,8 +244,7 @@ class IntegratedGradCAM(Explainer):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, layer, **common)
-        if steps < 1:
-            raise MethodError(f"steps must be at least 1, not {steps}")
+        check_samples(steps, "steps")
         self.steps = steps
         self.baseline = as_reference(baseline, default="black", seed=seed)
         self.authors = authors

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning
+from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task
 from egcam.explanation import Explanation
 from egcam.heatmaps import fused, fused_errors
@@ -44,7 +45,7 @@ class Explainer(ABC):
     Args:
         model: the classifier. Compiled and DataParallel wrappers are seen through.
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
-            a list of those (each map divided by its maximum, upsampled to the finest, averaged), or None: found.
+            a list of those (each map upsampled to the finest, divided by its maximum, averaged), or None: found.
         score: what number of the target class is explained: "logit", "probability" or "sigmoid".
         classes: the class names, for targets by name; models that carry names, and ImageNet networks, need none.
         signed: keep negative values instead of applying the ReLU.
@@ -298,6 +299,8 @@ def _cause_of_zero(image: int, before: list[Tensor], activations: Tensor | None)
 
 
 def _positive(value: int | None, name: str) -> int | None:
+    if value is not None and not is_whole(value):
+        raise InputError(f"{name} must be a whole number, not {value!r}")
     if value is not None and value < 1:
         raise InputError(f"{name} must be at least 1, not {value}")
     return value

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from egcam.errors import SamplingError, near_misses
 from egcam.explainers.kernels import Kernel, as_kernel
+from egcam.explainers.options import is_whole
 from egcam.explainers.paths import Linear, PathLike, as_path
 from egcam.explainers.task import Task, chunks
 from egcam.randomness import generator
@@ -352,7 +353,10 @@ def replicate_sizes(samples: int) -> list[int]:
     return [samples // count + (number < samples % count) for number in range(count)]
 
 
-def _check_samples(samples: int, name: str = "samples") -> None:
+def check_samples(samples: int, name: str = "samples") -> None:
+    """Refuse anything but a positive whole number."""
+    if not is_whole(samples):
+        raise SamplingError(f"{name} must be a whole number, not {samples!r}")
     if samples < 1:
         raise SamplingError(f"{name} must be at least 1, not {samples}")
 
@@ -370,7 +374,7 @@ class Smooth(Averaged):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
+        check_samples(self.samples)
 
     @property
     def passes(self) -> int:
@@ -411,7 +415,7 @@ class Integrated(Averaged):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_samples(self.steps, "steps")
+        check_samples(self.steps, "steps")
         _check_difference(self.difference)
 
     @property
@@ -467,7 +471,7 @@ class Expected(Averaged):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
+        check_samples(self.samples)
         _check_difference(self.difference)
         as_path(self.path)
         as_kernel(self.kernel)

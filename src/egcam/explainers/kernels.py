@@ -43,7 +43,8 @@ class Kernel:
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
             raise SamplingError(
-                f"unknown kernel distribution {self.distribution!r}; {near_misses(self.distribution, DISTRIBUTIONS)}"
+                f"unknown kernel distribution {self.distribution!r}; "
+                f"{near_misses(str(self.distribution), DISTRIBUTIONS)}"
             )
         if not self.scale >= 0:
             raise SamplingError(f"the kernel's scale must not be negative: {self.scale}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TypedDict
 
 from egcam.models.capture import Reshape
@@ -18,3 +19,12 @@ class Common(TypedDict, total=False):
     batch_size: int | None
     memory: int | None
     reshape: str | Reshape | None
+
+
+def is_whole(value: object) -> bool:
+    """Whether a number the user gave is a whole one, of Python's or NumPy's kind.
+
+    >>> is_whole(3), is_whole(2.5)
+    (True, False)
+    """
+    return isinstance(value, Integral)

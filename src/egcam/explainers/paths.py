@@ -44,6 +44,10 @@ class RandomSubset(Path):
 
     patch: int = 1
 
+    def __post_init__(self) -> None:
+        if self.patch < 1:
+            raise SamplingError(f"the side of a patch must be at least 1 pixel, not {self.patch}")
+
     def between(self, references: Tensor, images: Tensor, share: float, source: torch.Generator) -> Tensor:
         """Pixels of x where the mask says so, pixels of x' elsewhere."""
         height, width = images.shape[-2:]

@@ -104,8 +104,8 @@ def check_images(images: Tensor, model: nn.Module) -> Tensor:
             f"images are {images.dtype}; gradients need floats. Convert and normalise them as the model expects, "
             "e.g. images.float() / 255"
         )
-    _check_finite(images)
     _check_fits(images, model)
+    _check_finite(images)
     if not images.is_inference():
         return images.detach()
     # A copy made inside inference mode would be an inference tensor, too, and take part in no gradient.

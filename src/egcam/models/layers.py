@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -87,7 +87,7 @@ def resolve(model: nn.Module, layer: Layer, find: Callable[[], str]) -> tuple[La
         return (_named(model, find()),)
     if isinstance(layer, str | nn.Module):
         return (_one(model, layer),)
-    points = tuple(_one(model, item) for item in layer)
+    points = tuple(_one(model, item) for item in (layer if isinstance(layer, Iterable) else [layer]))
     if not points:
         raise LayerError("the list of layers is empty; pass at least one layer, or None to have it found")
     repeated = [name for name, times in Counter(point.name for point in points).items() if times > 1]

@@ -134,6 +134,11 @@ def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
             f"target {name!r} is a class name, but this model's class names are unknown; "
             f"pass classes=[…] with {count} names, or the class's index"
         )
+    if len(names) != count:
+        raise TargetError(
+            f"target {name!r}: there are {len(names)} class names but the model has {count} outputs, so a name "
+            "does not say which output is meant; pass the right classes=[…], or the class's index"
+        )
     wanted = _plain(name)
     exact = [index for index, known in enumerate(names) if _plain(known) == wanted]
     found = exact or [i for i, known in enumerate(names) if wanted in {_plain(part) for part in known.split(",")}]
