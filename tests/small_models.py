@@ -122,7 +122,9 @@ class Kept:
             assert fact == self.facts[name], name
         assert values.keys() == self.values.keys()
         for name, value in values.items():
-            assert torch.equal(value, self.values[name]), name
+            assert torch.equal(value, self.values[name]) or torch.allclose(
+                value, self.values[name], rtol=0, atol=0, equal_nan=True
+            ), name
 
     def _facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
