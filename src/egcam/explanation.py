@@ -9,6 +9,7 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -173,7 +174,10 @@ class Explanation:
         Nothing is pickled. `load` gives the same explanation back, without its images.
         """
         folder = Path(folder)
+        if folder.is_file():
+            raise InputError(f"{folder} is a file; an explanation is saved as a folder of files")
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_pictures(folder, from_index=len(self))
         arrays = {}
         for name in _TENSORS:
             tensor = getattr(self, name)
@@ -211,6 +215,13 @@ class Explanation:
         folder = Path(folder)
         if not (folder / "explanation.json").is_file() or not (folder / "explanation.npz").is_file():
             raise InputError(f"{folder} holds no saved explanation: explanation.json and explanation.npz are missing")
+        try:
+            return Explanation._read(folder)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, BadZipFile) as problem:
+            raise InputError(f"the explanation in {folder} cannot be read: {problem}") from problem
+
+    @staticmethod
+    def _read(folder: Path) -> Explanation:
         facts = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
         tensors: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
         with np.load(folder / "explanation.npz", allow_pickle=False) as arrays:
@@ -228,6 +239,15 @@ class Explanation:
             classes=None if classes is None else tuple(classes),
             **tensors,  # type: ignore[arg-type]
         )
+
+
+def _remove_pictures(folder: Path, from_index: int) -> None:
+    """Take away what an earlier, larger explanation left in the folder."""
+    for kind in ("heatmap", "overlay"):
+        for path in folder.glob(f"{kind}_*.png"):
+            number = path.stem.removeprefix(f"{kind}_")
+            if number.isdecimal() and int(number) >= from_index:
+                path.unlink()
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
