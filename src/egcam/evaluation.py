@@ -36,6 +36,7 @@ from egcam.models.targets import Target
 
 Method = str | Explainer
 Options = Mapping[str, Any]
+Maker = Callable[[nn.Module], Explainer]
 
 _CURVES = ("insertion", "deletion", "insertion-deletion")
 _CONFIDENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -247,15 +248,21 @@ def _method_rows(
     """The scores of one method, in the order of the metrics and then of the images."""
     count = len(work.images)
     say(f"{name}: explain")
+
+    def make(model: nn.Module) -> Explainer:
+        return _explainer(model, method, common, options)
+
     try:
-        explainer = _explainer(work.model, method, common, options)
+        explainer = make(work.model)
         maps, failed, native = _explained(work, explainer)
     except Exception as error:
         cause = _cause(error)
         return [Row(label, name, one.name, float("nan"), 0.0, cause) for one in chosen for label in labels]
     usable = torch.tensor([image for image in range(count) if image not in failed], dtype=torch.long)
     by_metric: dict[str, list[Row]] = {}
-    for family in _families(work, explainer, maps, native, chosen):
+    # A method by name can be made anew for another model, which randomising one needs.
+    maker = make if isinstance(method, str) else None
+    for family in _families(work, explainer, maker, maps, native, chosen):
         say(f"{name}: {', '.join(family.names)}")
         for metric_name, values, seconds, causes in _family_scores(family, usable):
             everything = failed | causes
@@ -310,7 +317,14 @@ def _cause(error: Exception) -> str:
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
 
 
-def _families(work: Work, explainer: Explainer, maps: Tensor, native: bool, chosen: Sequence[Metric]) -> list[Family]:
+def _families(
+    work: Work,
+    explainer: Explainer,
+    maker: Maker | None,
+    maps: Tensor,
+    native: bool,
+    chosen: Sequence[Metric],
+) -> list[Family]:
     """The metrics sorted into those that share work and those that stand alone, cheap to set up."""
     wanted = [one.name for one in chosen]
     # Maps in the explainer's own resolution need not be made again where it is compared with itself.
@@ -322,7 +336,11 @@ def _families(work: Work, explainer: Explainer, maps: Tensor, native: bool, chos
         if together:
             families.append(make(work, maps, together))
     done = {name for family in families for name in family.names}
-    return families + [_single_family(work, explainer, maps, own, one) for one in chosen if one.name not in done]
+    for one in chosen:
+        if one.name not in done:
+            again = maker if maker is not None and one.name == "model-randomization" else explainer
+            families.append(_single_family(work, again, maps, own, one))
+    return families
 
 
 def _curves_family(work: Work, maps: Tensor, together: tuple[str, ...]) -> Family:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -91,10 +92,7 @@ def blurred(x, size=11, sigma=5.0):
     half = size // 2
     channels, height, width = x.shape
     weights = np.array(
-        [
-            [math.exp(-(i * i + j * j) / (2 * sigma**2)) for j in range(-half, half + 1)]
-            for i in range(-half, half + 1)
-        ]
+        [[math.exp(-(i * i + j * j) / (2 * sigma**2)) for j in range(-half, half + 1)] for i in range(-half, half + 1)]
     )
     weights /= weights.sum()
     made = np.zeros_like(x)
@@ -114,7 +112,7 @@ def insertion(predict, x, a, y, step):
 
 def monotonicity(predict, x, a, y, step):
     _, scores = curve(predict, np.full_like(x, x.min()), x, a, y, step, descending=False)
-    return float(np.mean([later >= earlier for earlier, later in zip(scores, scores[1:], strict=False)]))
+    return float(np.mean([later >= earlier for earlier, later in itertools.pairwise(scores)]))
 
 
 def irof_ratios(predict, x, a, y, segments, fill):

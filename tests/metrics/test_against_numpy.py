@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from metrics import slow
-from metrics.conftest import make_scene
 
 from egcam import metrics
 from egcam.metrics.noise import generator
+from metrics import slow
+from metrics.conftest import make_scene
 
 STEP = 10  # does not divide 144
 
@@ -212,9 +212,7 @@ def test_localization(name, shift, scene):
 
 
 def test_top_k(scene):
-    expected = [
-        slow.top_k_intersection(a, m, 17) for a, m in zip(scene.maps.numpy(), scene.masks.numpy(), strict=True)
-    ]
+    expected = [slow.top_k_intersection(a, m, 17) for a, m in zip(scene.maps.numpy(), scene.masks.numpy(), strict=True)]
     np.testing.assert_allclose(metrics.top_k_intersection(scene.maps, scene.masks, k=17).numpy(), expected)
 
 

@@ -1,4 +1,4 @@
-"""What a score must not depend on: the batch, its order and size, chunking, the map's scale, the global random state."""
+"""What a score must not depend on: batch, order, chunking, the map's scale, the global random state."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics.conftest import Counting, make_scene
 
 from egcam import metrics
 from egcam.metrics.registry import metric
+from metrics.conftest import Counting, make_scene
 
 
 def explain(images, target):

@@ -33,6 +33,7 @@ from egcam.metrics.faithfulness import (
     sensitivity_n,
     sufficiency,
 )
+from egcam.metrics.imputation import fill_in, road, road_curve
 from egcam.metrics.localization import (
     attribution_localization,
     energy_pointing_game,
@@ -44,7 +45,6 @@ from egcam.metrics.localization import (
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import Metric, MetricError, metric, names
-from egcam.metrics.imputation import fill_in, road, road_curve
 from egcam.metrics.robustness import (
     Perturbed,
     avg_sensitivity,

@@ -55,14 +55,15 @@ def masked_confidence(
 
 
 def drop_of(before: Tensor, after: Tensor) -> Tensor:
-    """max(0, before - after) / before, 0 where there was nothing to lose."""
-    return torch.where(before > 0, (before - after).clamp(min=0) / torch.where(before > 0, before, 1.0), 0.0)
+    """max(0, before - after) / before, 0 where there was nothing to lose; NaN stays NaN."""
+    nothing = before <= 0
+    return torch.where(nothing, 0.0 * after, (before - after).clamp(min=0) / torch.where(nothing, 1.0, before))
 
 
 def gain_of(before: Tensor, after: Tensor) -> Tensor:
-    """max(0, after - before) / (1 - before), 0 where there was nothing to gain."""
-    room = 1 - before
-    return torch.where(room > 0, (after - before).clamp(min=0) / torch.where(room > 0, room, 1.0), 0.0)
+    """max(0, after - before) / (1 - before), 0 where there was nothing to gain; NaN stays NaN."""
+    full = before >= 1
+    return torch.where(full, 0.0 * after, (after - before).clamp(min=0) / torch.where(full, 1.0, 1 - before))
 
 
 def increase_of(before: Tensor, after: Tensor) -> Tensor:

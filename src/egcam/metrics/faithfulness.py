@@ -721,6 +721,7 @@ def sensitivity_n(
         drops = scorer.clean[rows] - scorer.altered(rows, make)
     said = torch.stack([(places < size).flatten(1).to(maps) @ maps.flatten(1).T for size in sizes])
     said = said.permute(2, 0, 1).reshape(-1, subsets)
+    causes.mark(~drops.view(total, -1).isfinite().all(1), "the model's output is not finite")
     correlations = pearson(said, drops.view(-1, subsets)).view(total, len(sizes))
     return settle("sensitivity-n", correlations.mean(1).to(drops), causes)
 

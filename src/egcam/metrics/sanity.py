@@ -102,7 +102,13 @@ def _bound_to_copy(model: nn.Module, explainer: Any) -> tuple[nn.Module, Explain
     """A copy of the model and an explainer of that copy; the user's own are never touched."""
     own = getattr(explainer, "model", None)
     if isinstance(own, nn.Module):
-        copied = copy.deepcopy(explainer)
+        try:
+            copied = copy.deepcopy(explainer)
+        except TypeError as error:
+            raise InputError(
+                f"this explainer cannot be copied together with its model ({error}): pass a function that makes one, "
+                "e.g. lambda net: egcam.GradCAM(net)"
+            ) from error
         return copied.model, copied
     twin = copy.deepcopy(model)
     try:

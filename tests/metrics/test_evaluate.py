@@ -1,0 +1,338 @@
+"""`evaluate` and its table: the same numbers as the functions, shared work, and failures that do not spread."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import egcam
+from egcam import metrics
+from egcam.errors import EgcamError, InputError, MethodError
+from egcam.evaluation import evaluate
+from egcam.metrics.tables import Row, Table
+from metrics.conftest import Counting, make_scene
+
+
+def bright(images, target):
+    return images.mean(1) + 2
+
+
+def dark(images, target):
+    return 3 - images.mean(1)
+
+
+METHODS = {"bright": bright, "dark": dark}
+
+
+def values(table, method, metric):
+    return torch.from_numpy(table.values(method, metric))
+
+
+def test_the_table_holds_what_the_functions_give(scene):
+    names = [name for name in metrics.names() if name not in ("running-time", "model-randomization", "irof")]
+    table = evaluate(scene.model, scene.images, METHODS, names, target=scene.target, masks=scene.masks, seed=3)
+    for name in names:
+        one = metrics.metric(name)
+        for method, explain in METHODS.items():
+            maps = explain(scene.images, scene.target)
+            given = {
+                "model": [scene.model, scene.images],
+                "heatmaps": [maps],
+                "masks": [scene.masks],
+                "explainer": [explain],
+            }
+            arguments = [value for need in one.needs for value in given[need]]
+            arguments += [scene.target] if "model" in one.needs else []
+            seed = {"seed": 3} if "seed" in one.function.__code__.co_varnames else {}
+            expected = one.function(*arguments, **seed)
+            torch.testing.assert_close(values(table, method, name), expected.double(), msg=f"{method} {name}")
+
+
+def test_registered_methods_and_explainers(scene):
+    cam = egcam.GradCAM(scene.model, layer="4")
+    names = ["deletion", "max-sensitivity", "model-randomization", "random-logit", "adcc", "sparseness"]
+    table = evaluate(
+        scene.model,
+        scene.images,
+        {"by name": "grad-cam", "by object": cam, "expected": "expected-grad-cam"},
+        names,
+        layer="4",
+        reference=scene.images.flip(0),
+        method_options={"expected": {"samples": 4}},
+    )
+    for name in names:
+        torch.testing.assert_close(values(table, "by name", name), values(table, "by object", name))
+    assert not np.isnan([row.value for row in table.rows]).any()
+    maps = cam(scene.images).heatmaps
+    torch.testing.assert_close(values(table, "by name", "deletion"), metrics.deletion(scene.model, scene.images, maps))
+
+
+def test_work_is_shared(scene):
+    calls = []
+
+    def counted(images, target):
+        calls.append(len(images))
+        return bright(images, target)
+
+    names = ["max-sensitivity", "avg-sensitivity", "relative-input-stability", "relative-output-stability"]
+    evaluate(scene.model, scene.images, {"m": counted}, [*names, "complexity", "sparseness"])
+    assert sum(calls) == 3 * (1 + 10)
+    calls.clear()
+    evaluate(scene.model, scene.images, {"m": counted}, [*names, "local-lipschitz"])
+    assert sum(calls) == 3 * (1 + 10 + 10)
+    counting = Counting(scene.model)
+    evaluate(counting, scene.images, {"m": bright}, ["insertion", "deletion", "insertion-deletion"])
+    # Predictions once, then both curves: 12 steps and the image itself.
+    assert counting.seen == 3 * (1 + 13 + 13)
+
+
+def test_a_method_that_fails_leaves_the_others_alone(scene):
+    def broken(images, target):
+        raise RuntimeError("no such layer")
+
+    table = evaluate(scene.model, scene.images, {"bright": bright, "broken": broken}, ["sparseness", "deletion"])
+    alone = evaluate(scene.model, scene.images, {"bright": bright}, ["sparseness", "deletion"])
+    assert torch.equal(values(table, "bright", "deletion"), values(alone, "bright", "deletion"))
+    assert values(table, "broken", "deletion").isnan().all()
+    assert set(table.causes["cause"]) == {"RuntimeError: no such layer"}
+    printed = table.to_markdown()
+    assert "| broken | - | - |" in printed
+    assert "- broken, SP, Del: no score for 3 of 3 image(s): RuntimeError: no such layer" in printed
+
+
+def test_an_image_that_fails_leaves_the_others_alone(scene):
+    poison = scene.images[1].clone()
+
+    def picky(images, target):
+        if any(torch.equal(image, poison) for image in images):
+            raise ValueError("cannot look at this")
+        return bright(images, target)
+
+    names = ["sparseness", "deletion", "sufficiency", "max-sensitivity"]
+    table = evaluate(scene.model, scene.images, {"picky": picky}, names, image_names=["a", "b", "c"])
+    whole = evaluate(scene.model, scene.images, {"picky": bright}, names)
+    for name in names:
+        found = values(table, "picky", name)
+        assert found.isnan().tolist() == [False, True, False]
+        if name != "sufficiency":
+            torch.testing.assert_close(found[[0, 2]], values(whole, "picky", name)[[0, 2]])
+    assert set(table.causes["image"]) == {"b"}
+    assert set(table.causes["cause"]) == {"cannot look at this"}
+
+
+def test_zero_maps_under_perturbation_print_a_dash_with_the_cause(scene):
+    known = scene.images.clone()
+
+    def forgetful(images, target):
+        same = torch.tensor([bool((image == known).flatten(1).all(1).any()) for image in images])
+        return bright(images, target) * same.view(-1, 1, 1)
+
+    options = {"relative-input-stability": {"noise": metrics.Noise("uniform", -0.01, 0.01)}}
+    table = evaluate(
+        scene.model,
+        scene.images,
+        {"bright": bright, "forgetful": forgetful},
+        ["relative-input-stability", "sparseness"],
+        metric_options=options,
+    )
+    line = next(line for line in table.to_markdown().splitlines() if line.startswith("| forgetful"))
+    assert line.split("|")[2].strip() == "-"
+    assert "its map becomes zero everywhere under perturbation" in table.to_markdown()
+
+
+def test_masks_and_targets_per_image(scene):
+    table = evaluate(scene.model, scene.images, METHODS, ["pointing-game"], masks=scene.masks)
+    expected = metrics.pointing_game(bright(scene.images, None), scene.masks)
+    assert torch.equal(values(table, "bright", "pointing-game"), expected)
+
+
+def test_defaults_are_the_papers_metrics(scene):
+    class Stop(Exception):
+        pass
+
+    lines = []
+    evaluate(
+        scene.model,
+        scene.images[:2],
+        {"bright": bright},
+        masks=scene.masks[:2],
+        metric_options={"irof": {"segments": torch.arange(144).view(12, 12) // 36}},
+        progress=lines.append,
+    )
+    named = {name for line in lines for name in line.split(": ")[1].split(", ")} - {"explain"}
+    assert named == {name for name, one in metrics.names().items() if one.paper}
+    assert len(named) == 20  # nineteen estimators and the running time
+
+
+WRONG = {
+    "unknown method": lambda s: evaluate(s.model, s.images, ["grad-cma"], ["sparseness"]),
+    "no methods": lambda s: evaluate(s.model, s.images, [], ["sparseness"]),
+    "a number for a method": lambda s: evaluate(s.model, s.images, [3], ["sparseness"]),
+    "twice the same name": lambda s: evaluate(s.model, s.images, [bright, bright], ["sparseness"]),
+    "unknown metric": lambda s: evaluate(s.model, s.images, METHODS, ["sparsness"]),
+    "no metrics": lambda s: evaluate(s.model, s.images, METHODS, []),
+    "no masks": lambda s: evaluate(s.model, s.images, METHODS, ["pointing-game"]),
+    "masks of another size": lambda s: evaluate(
+        s.model, s.images, METHODS, ["pointing-game"], masks=s.masks[:, :6, :6]
+    ),
+    "unknown option": lambda s: evaluate(
+        s.model, s.images, METHODS, ["deletion"], metric_options={"deletion": {"stpe": 3}}
+    ),
+    "options for a metric not asked for": lambda s: evaluate(
+        s.model, s.images, METHODS, ["deletion"], metric_options={"insertion": {"step": 3}}
+    ),
+    "too few names": lambda s: evaluate(s.model, s.images, METHODS, ["deletion"], image_names=["a"]),
+    "unknown class": lambda s: evaluate(s.model, s.images, METHODS, ["deletion"], target=99),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_calls_say_so_before_any_work(case, scene):
+    with pytest.raises(EgcamError):
+        WRONG[case](scene)
+
+
+def made_table():
+    """Two metrics, three methods, four images, numbers by hand."""
+    scores = {
+        ("sparseness", "a"): [1.0, 2.0, 3.0, 4.0],
+        ("sparseness", "b"): [2.0, 2.0, 4.0, 4.0],
+        ("sparseness", "c_%"): [0.0, 0.0, 0.0, 1.0],
+        ("complexity", "a"): [1.0, 1.0, 1.0, 1.0],
+        ("complexity", "b"): [3.0, 3.0, float("nan"), 3.0],
+        ("complexity", "c_%"): [float("nan")] * 4,
+    }
+    rows = [
+        Row(image, method, metric, value, 0.5, None if value == value else "why not")
+        for (metric, method), listed in scores.items()
+        for image, value in enumerate(listed)
+    ]
+    return Table(tuple(rows), ("a", "b", "c_%"), ("sparseness", "complexity"))
+
+
+def test_frame_is_tidy():
+    frame = made_table().frame
+    assert list(frame.columns) == ["image", "method", "metric", "value", "seconds"]
+    assert len(frame) == 24
+    assert frame.query("method == 'b' and metric == 'sparseness'")["value"].tolist() == [2.0, 2.0, 4.0, 4.0]
+
+
+def test_summary_by_hand():
+    summary = made_table().summary("a").set_index(["metric", "method"])
+    assert summary.loc[("sparseness", "b"), "mean"] == 3.0
+    assert summary.loc[("sparseness", "b"), "difference"] == 0.5
+    assert summary.loc[("sparseness", "a"), "difference"] == 0.0
+    assert summary.loc[("sparseness", "a"), "difference_low"] == 0.0
+    assert summary["rank"]["sparseness"].tolist() == [2, 1, 3]
+    # Lower is better, and what is missing has no rank.
+    assert summary["rank"]["complexity"].tolist()[:2] == [1, 2]
+    assert np.isnan(summary.loc[("complexity", "c_%"), "rank"])
+    assert summary.loc[("complexity", "b"), "images"] == 3
+    assert summary.loc[("complexity", "b"), "missing"] == 1
+    # Paired over the three images both have.
+    assert summary.loc[("complexity", "b"), "difference"] == 2.0
+
+
+def test_bootstrap_interval_covers_as_it_says():
+    """In 200 samples of 40 normal numbers, the 95 % interval holds the true mean about 190 times."""
+    source = np.random.default_rng(0)
+    held = 0
+    for number in range(200):
+        drawn = source.normal(1.0, 2.0, 40)
+        rows = tuple(Row(image, "m", "sparseness", value, 0.0) for image, value in enumerate(drawn))
+        line = Table(rows, ("m",), ("sparseness",)).summary(resamples=300, seed=number).iloc[0]
+        assert line["low"] < line["mean"] < line["high"]
+        held += line["low"] < 1.0 < line["high"]
+    assert 178 <= held <= 199
+
+
+def test_summary_is_repeatable_and_needs_a_known_baseline():
+    table = made_table()
+    assert table.summary(seed=1).equals(table.summary(seed=1))
+    with pytest.raises(MethodError, match="did you mean"):
+        table.summary("bb")
+
+
+def test_markdown():
+    lines = made_table().to_markdown().splitlines()
+    assert lines[0] == "| method | SP ↑ | CP ↓ |"
+    assert lines[2] == "| a | <u>2.500</u> | **1.000** |"
+    assert lines[3] == "| b | **3.000** | <u>3.000</u> |"
+    assert lines[4] == "| c_% | 0.2500 | - |"
+    assert "- b, CP: no score for 1 of 4 image(s): why not" in lines
+
+
+def test_latex():
+    text = made_table().to_latex()
+    assert text.splitlines()[:3] == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"Method & SP $\uparrow$ & CP $\downarrow$ \\",
+    ]
+    assert r"b & \textbf{3.000} & \underline{3.000} \\" in text
+    assert r"c\_\% & 0.2500 & - \\" in text
+    assert r"\bottomrule" in text
+
+
+def test_csv(tmp_path):
+    import pandas
+
+    table = made_table()
+    table.to_csv(tmp_path / "scores.csv")
+    pandas.testing.assert_frame_equal(pandas.read_csv(tmp_path / "scores.csv"), table.frame)
+    assert table.to_csv().splitlines()[0] == "image,method,metric,value,seconds"
+
+
+def test_missing_pandas_says_how_to_get_it(monkeypatch):
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pandas" else found(name))
+    with pytest.raises(ImportError, match=r"egcam\[study\]"):
+        _ = made_table().frame
+
+
+def test_missing_skimage_says_how_to_get_it(monkeypatch, scene):
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "skimage" else found(name))
+    with pytest.raises(ImportError, match=r"egcam\[study\]"):
+        metrics.irof(scene.model, scene.images, scene.maps)
+
+
+def test_import_stays_light():
+    """Neither pandas nor SciPy nor scikit-image comes with the metrics."""
+    import subprocess
+    import sys
+
+    asked = "[name for name in ('pandas', 'scipy', 'skimage') if name in sys.modules]"
+    code = f"import sys, egcam.metrics, egcam.evaluation; print({asked})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_doctests():
+    import doctest
+    import pkgutil
+    from importlib import import_module
+
+    modules = [f"egcam.metrics.{found.name}" for found in pkgutil.iter_modules(metrics.__path__)]
+    for name in [*modules, "egcam.evaluation"]:
+        assert doctest.testmod(import_module(name)).failed == 0, name
+
+
+def test_every_public_function_has_an_example():
+    for name, one in metrics.names().items():
+        assert ">>>" in (one.function.__doc__ or ""), name
+        assert getattr(metrics, name.replace("-", "_")) is one.function
+        assert one.direction in (one.function.__doc__ or "").splitlines()[0] + " is better", name
+
+
+def test_input_error_of_a_single_image_is_a_cause_not_an_end():
+    scene = make_scene(count=2)
+    with pytest.raises(InputError):
+        metrics.infidelity(scene.model, scene.images, scene.maps, patch=50)
+    table = evaluate(scene.model, scene.images, METHODS, ["infidelity"], metric_options={"infidelity": {"patch": 50}})
+    assert values(table, "bright", "infidelity").isnan().all()
+    assert "does not fit" in table.to_markdown()
