@@ -237,14 +237,11 @@ def predictions(output: object, count: int) -> Tensor | None:
 
 
 def _one_per_image(target: Target, count: int) -> list[OneTarget]:
-    if isinstance(target, Tensor):
-        if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-            raise TargetError(f"targets are class indices: an integer tensor, not {target.dtype}")
-        target = target.tolist()
+    if isinstance(target, Tensor) and (target.dtype == torch.bool or target.is_floating_point() or target.is_complex()):
+        raise TargetError(f"targets are class indices: an integer tensor, not {target.dtype}")
+    target = _plain_numbers(target)
     if target is None or isinstance(target, str) or _is_index(target):
         return [_one(target)] * count
-    if hasattr(target, "tolist") and not isinstance(target, list | tuple):
-        target = target.tolist()
     if not isinstance(target, Sequence):
         raise TargetError(
             f"target must be None, a class index or name, one per image, or a callable; not {type(target).__name__}"
@@ -254,6 +251,11 @@ def _one_per_image(target: Target, count: int) -> list[OneTarget]:
     return [_one(item) for item in target]
 
 
+def _plain_numbers(value: Any) -> Any:
+    """Tensors and NumPy's arrays and numbers as Python's own; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _is_index(value: object) -> bool:
     return hasattr(value, "__index__") and not hasattr(value, "__len__") and not isinstance(value, bool)
 
@@ -261,6 +263,7 @@ def _is_index(value: object) -> bool:
 def _one(value: object) -> OneTarget:
     if value is None or isinstance(value, str):
         return value
-    if _is_index(value):
-        return int(value)  # type: ignore[call-overload, no-any-return]
+    plain = _plain_numbers(value)
+    if _is_index(plain):
+        return int(plain)
     raise TargetError(f"a target is a class index, a class name or None; not {value!r}")
