@@ -205,7 +205,7 @@ def test_overlays_of_images_that_require_gradients_and_of_half_precision():
     assert len(egcam.explain(small_net().bfloat16(), half, "grad-cam", 1, signed=True).overlay()) == 2
 
 
-@pytest.mark.parametrize("count", [None, 1, 3, 6])
+@pytest.mark.parametrize("count", [None, 1, 5])
 def test_a_notebook_gets_a_png(count):
     images = pictures(1)[0] if count is None else pictures(count)
     explanation = egcam.explain(small_net(), images, "grad-cam", 1, signed=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -321,11 +322,15 @@ def test_another_default_dtype_does_not_matter(method):
 # -- how the network is built and wrapped ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("layer", ["conv1", "bn1", "conv2", "bn2", "relu2"])
-@pytest.mark.parametrize("method", AT_LAYER)
+@pytest.mark.parametrize(
+    ("method", "layer"),
+    [
+        (method, layer)
+        for method in AT_LAYER
+        for layer in (["conv2", "bn2", "relu2"] if method == "cam" else ["conv1", "bn1", "conv2", "bn2", "relu2"])
+    ],
+)
 def test_an_in_place_relu_after_the_layer_changes_nothing(method, layer):
-    if method == "cam" and layer in ("conv1", "bn1"):
-        pytest.skip("CAM explains the layer before the pooling")
     images = pictures()
     found = maps(method, small_net(inplace=True), images, layer=layer)
     assert torch.equal(found, maps(method, small_net(inplace=False), images, layer=layer))
@@ -543,7 +548,7 @@ def test_the_same_call_gives_the_same_map(method):
 
 
 def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Run all calls at the same time, each in its own thread."""
+    """Run all calls at the same time, each in its own thread, with threads taking turns as often as can be."""
     barrier = Barrier(len(calls))
 
     def wait_and_call(call: Callable[[], Any]) -> Any:
@@ -551,8 +556,13 @@ def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
         barrier.wait()
         return call()
 
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(wait_and_call, calls))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(wait_and_call, calls))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -625,22 +635,24 @@ def test_a_thread_that_fails_leaves_the_others_alone():
 
 
 def live_tensors() -> int:
-    return sum(isinstance(thing, Tensor) for thing in gc.get_objects())
+    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
 
 
 def test_a_thousand_explanations_do_not_grow_memory():
-    model, images = small_net(), pictures(1, side=32)
+    model, images = small_net(), pictures(1, side=64)
     cam = explainer("grad-cam", model)
-    for _ in range(50):
-        cam(images, 1)
+
+    def explain(times: int) -> None:
+        for number in range(times):
+            cam(images, 1) if number % 10 else egcam.explain(model, images, target=1, samples=2)
+
+    explain(50)
     gc.collect()
     tensors, resident = live_tensors(), psutil.Process().memory_info().rss
-    for _ in range(500):
-        cam(images, 1)
-        egcam.explain(model, images, "expected-grad-cam", 1, samples=2)
+    explain(1000)
     gc.collect()
     assert live_tensors() <= tensors
-    # 1,000 maps and activations that were kept would be 75 MB.
+    # The activations of one layer, kept a thousand times, would be 24 MiB.
     assert psutil.Process().memory_info().rss - resident < 16 * 2**20
 
 
