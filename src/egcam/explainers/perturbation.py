@@ -70,11 +70,11 @@ class ScoreCAM(Explainer):
         scores = channels.new_zeros(len(channels))
         own = torch.tensor([image], device="cpu")
         if constant:
-            scores += wide_enough(task.scores_at(torch.zeros_like(task.images[own]), own))[0]
+            scores += wide_enough(task.scores_at(torch.zeros_like(task.images[own]), own))[0].to(scores)
         for some in torch.split(varied, task.batch_size):
             masks = self._masks(channels[some], task.images)
             points = task.images[image] * masks
-            scores[some] = wide_enough(task.scores_at(points, own.expand(len(some)))).to(scores.dtype)
+            scores[some] = wide_enough(task.scores_at(points, own.expand(len(some)))).to(scores)
         return scores
 
     def _masks(self, channels: Tensor, images: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from egcam.errors import InputError, ModelError
 
@@ -124,6 +125,10 @@ def _check_fits(images: Tensor, model: nn.Module) -> None:
     parameters = list(model.parameters())
     if not parameters:
         return
+    if any(is_lazy(parameter) for parameter in parameters):
+        raise ModelError(
+            "the model has lazy layers whose weights do not exist yet; run it once, model(images), before explaining it"
+        )
     devices = {parameter.device for parameter in parameters}
     if images.device not in devices:
         device = parameters[0].device
