@@ -381,6 +381,15 @@ def test_things_that_are_no_model(model):
         egcam.explain(model, pictures())
 
 
+def test_models_whose_lazy_layers_never_ran():
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES))
+    with pytest.raises(egcam.errors.ModelError, match=r"lazy layers.*run it once"):
+        egcam.explain(model, pictures())
+    assert isinstance(model[0], nn.LazyConv2d)
+    model(pictures())
+    assert egcam.explain(model, pictures(), "grad-cam", signed=True).maps.abs().max() > 0
+
+
 def test_weights_made_inside_inference_mode():
     with torch.inference_mode():
         model = small_net()

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from threading import Barrier
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations, parametrize
 
 import egcam
 from small_models import AT_LAYER, HEAD_FREE, METHODS, Kept, SmallNet, explainer, options, pictures, seeded, small_net
@@ -370,6 +372,41 @@ def test_layers_of_wrapped_models_by_either_name_or_module(wrap, prefix):
     wrapped = wrap(model)
     for layer in ("relu1", f"{prefix}relu1", model.relu1):
         assert torch.equal(maps("grad-cam", wrapped, images, layer=layer), expected)
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])
+@every_method
+def test_parametrised_weights(method, norm):
+    model, images = small_net(train=True), pictures()
+    for layer in (model.conv1, model.conv2):
+        with torch.random.fork_rng(devices=[]):
+            norm(layer)
+    kept = Kept(model, images)
+    found = maps(method, model, images)
+    kept.check()
+    plain = deepcopy(model).eval()
+    for layer in (plain.conv1, plain.conv2):
+        parametrize.remove_parametrizations(layer, "weight")
+    assert close(found, maps(method, plain, images))
+
+
+@every_method
+def test_a_training_step_afterwards_is_as_without_the_explanation(method):
+    def trained(explain: bool) -> SmallNet:
+        model = small_net(train=True)
+        model.dropout.p = model.dropout2d.p = 0.0
+        loss = model(pictures(4)).square().mean()
+        if explain:
+            # Between forward and backward, where a write to any saved tensor would show.
+            explainer(method, model)(pictures(), target=1)
+        loss.backward()
+        return model
+
+    with_it, without = trained(explain=True), trained(explain=False)
+    for one, other in zip(with_it.parameters(), without.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    for one, other in zip(with_it.buffers(), without.buffers(), strict=True):
+        assert torch.equal(one, other)
 
 
 class _WithoutGradients(SmallNet):
