@@ -61,6 +61,16 @@ def test_comparison_grid_labels_everything() -> None:
     assert picture.std() > 10
 
 
+def test_only_what_is_too_slow_is_shown_once() -> None:
+    from egcam.demo import too_slow
+
+    seconds = {"a": 1.0, "b": 30.0, "c": 10.0}
+    assert too_slow(seconds, 4, 170) == []
+    assert too_slow(seconds, 4, 100) == ["b"]
+    assert too_slow(seconds, 4, 50) == ["b", "c"]
+    assert too_slow(seconds, 1, 50) == []
+
+
 @pytest.mark.real
 @pytest.mark.slow
 def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path) -> None:
@@ -87,8 +97,9 @@ def test_demo_command_says_where_and_what(tmp_path: Path, monkeypatch: pytest.Mo
     from egcam.cli import app
     from egcam.cli import demo as command
 
-    def run(folder: Path, quick: bool, progress: object) -> demo.Demo:
-        return demo.Demo(tuple(fake(one.name) for one in demo.PHOTOGRAPHS), folder / "g.png", folder / "i.html")
+    def run(folder: Path, quick: bool, progress: object, patience: float = 9.0) -> demo.Demo:
+        shown = tuple(fake(one.name) for one in demo.PHOTOGRAPHS)
+        return demo.Demo(shown, folder / "g.png", folder / "i.html", ("slow-cam",) if patience < 10 else ())
 
     monkeypatch.setattr(command, "run_demo", run)
     opened: list[str] = []
@@ -97,7 +108,9 @@ def test_demo_command_says_where_and_what(tmp_path: Path, monkeypatch: pytest.Mo
     assert shown.exit_code == 0
     assert "a cat: the network says" in shown.stdout
     assert "score-cam is left out" in shown.stdout.replace("\n", " ")
+    assert "On the first photograph only, for want of time: slow-cam" in shown.stdout
     assert opened == [(tmp_path / "i.html").resolve().as_uri()]
-    as_json = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
+    as_json = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json", "--full"])
+    assert json.loads(as_json.stdout)["once"] == []
     assert len(json.loads(as_json.stdout)["photographs"]) == 4
     assert len(opened) == 1

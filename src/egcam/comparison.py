@@ -25,15 +25,15 @@ Progress = Callable[[float], None]
 
 # Rough costs next to one gradient, so that a progress bar over several methods can tell the time left.
 _COSTS = {
-    "score-cam": 250.0,
-    "ablation-cam": 8.0,
-    "smooth-grad-cam++": 20.0,
-    "integrated-grad-cam": 20.0,
-    "expected-grad-cam": 20.0,
-    "expected-grad-cam-paper": 30.0,
-    "smooth-grad": 20.0,
-    "integrated-gradients": 30.0,
-    "expected-gradients": 30.0,
+    "expected-grad-cam": 8.0,
+    "expected-grad-cam-paper": 14.0,
+    "smooth-grad-cam++": 8.0,
+    "integrated-grad-cam": 12.0,
+    "smooth-grad": 13.0,
+    "integrated-gradients": 28.0,
+    "expected-gradients": 20.0,
+    "ablation-cam": 15.0,
+    "score-cam": 110.0,
 }
 
 

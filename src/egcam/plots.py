@@ -26,7 +26,8 @@ POSITIVE_COLORS = "viridis"
 SIGNED_COLORS = "RdBu_r"
 
 _FADE = 0.6
-_SPECKLED = 0.35
+# A map is scattered dots when a slight blur takes this much of its height.
+_SPECKLED = 0.6
 
 
 @cache
@@ -112,18 +113,20 @@ def _greyed(pixels: Pixels, share: Pixels) -> Pixels:
 def legible(values: Pixels) -> Pixels:
     """A map that can be seen: one whose high values are scattered pixels is softened and stretched, others are left.
 
-    Gradients at the pixels are such: hundreds of dots, the brightest of them alone. They are blurred by about one
-    pixel in a hundred, and what reaches the brightest percent counts as full.
+    Gradients at the pixels are such: hundreds of dots, the brightest of them alone. They are blurred by a hundredth of
+    the width, and what reaches the brightest percent counts as full.
 
     Example:
         >>> smooth = np.linspace(0, 1, 10000, dtype=np.float32).reshape(100, 100)
         >>> bool((legible(smooth) == smooth).all())
         True
     """
-    size = np.abs(values)
-    if size.max() == 0 or np.percentile(size, 99) > _SPECKLED * size.max():
+    highest = float(np.abs(values).max())
+    if highest == 0:
         return values
     soft = gaussian_blur(torch.from_numpy(values)[None, None], sigma=max(values.shape) / 100)[0, 0].numpy()
+    if float(np.abs(soft).max()) > _SPECKLED * highest:
+        return values
     return np.clip(soft / max(float(np.percentile(np.abs(soft), 99)), 1e-12), -1, 1)
 
 

@@ -198,6 +198,9 @@ def demo(
         bool,
         typer.Option("--quick", help="Leave out the slowest method and take fewer samples: about three times as fast."),
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every method on every photograph, even where that takes over three minutes.")
+    ] = False,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -209,7 +212,7 @@ def demo(
     from egcam.cli.demo import show_demo
 
     with clear_errors(as_json):
-        show_demo(out, quick, open_page, as_json)
+        show_demo(out, quick, full, open_page, as_json)
 
 
 @app.command("methods", epilog="Example:  egcam methods --json\n\n" + EXIT_CODES)

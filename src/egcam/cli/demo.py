@@ -10,16 +10,24 @@ from egcam.cli.console import out, print_json, progress_bar, told_warnings
 from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
 
 
-def show_demo(folder: Path, quick: bool, open_page: bool, as_json: bool) -> None:
+def show_demo(folder: Path, quick: bool, full: bool, open_page: bool, as_json: bool) -> None:
     """Run the demonstration and print where it is."""
     what = "explaining four photographs with every method"
     with told_warnings("demo"), progress_bar(what, wanted=not as_json) as share:
-        made = run_demo(folder, quick, share)
+        patience = {"patience": float("inf")} if full else {}
+        made = run_demo(folder, quick, progress=share, **patience)
     if open_page:
         webbrowser.open(made.web_page.resolve().as_uri())
     if as_json:
         photographs = [comparison_dict(one) for one in made.comparisons]
-        print_json({"gallery": str(made.gallery), "page": str(made.web_page), "photographs": photographs})
+        print_json(
+            {
+                "gallery": str(made.gallery),
+                "page": str(made.web_page),
+                "once": list(made.once),
+                "photographs": photographs,
+            }
+        )
         return
     console = out()
     for photograph, one in zip(PHOTOGRAPHS, made.comparisons, strict=True):
@@ -27,5 +35,8 @@ def show_demo(folder: Path, quick: bool, open_page: bool, as_json: bool) -> None
         console.print(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
     if quick:
         console.print(f"With --quick, {', '.join(SLOW)} is left out and the others take fewer samples.")
+    if made.once:
+        slow = ", ".join(made.once)
+        console.print(f"On the first photograph only, for want of time: {slow}. With --full they are on all.")
     console.print(f"Gallery: {made.gallery}", markup=False)
     console.print(f"Web page: {made.web_page}", markup=False)
