@@ -9,7 +9,7 @@ tail, and whatever little a forward method does outside modules. The copy shares
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -238,7 +238,10 @@ def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _modules_beside(model: nn.Module, point: LayerPoint) -> list[nn.Module]:
-    """The children of the modules that contain the layer, without those that contain it or are it."""
+    """The children of the modules that contain the layer, without those that contain it or are it.
+
+    A list or dictionary of modules never runs itself, so its members stand in its place.
+    """
     name = point.name.partition(":")[0]
     parts = name.split(".")
     way = [model]
@@ -246,5 +249,14 @@ def _modules_beside(model: nn.Module, point: LayerPoint) -> list[nn.Module]:
         way.append(way[-1]._modules[part])  # type: ignore[arg-type]
     containers = way[:-1]
     on_way = {id(module) for module in way}
-    beside = {id(child): child for parent in containers for child in parent.children() if id(child) not in on_way}
+    beside = {id(child): child for parent in containers for child in _running(parent) if id(child) not in on_way}
     return list(beside.values())
+
+
+def _running(parent: nn.Module) -> Iterator[nn.Module]:
+    """The children that are called as such."""
+    for child in parent.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _running(child)
+        else:
+            yield child
