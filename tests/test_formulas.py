@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from networks import NETWORKS, perceptron_head, pictures, pooled_linear_head, signed_activations, watched
+from networks import NETWORKS, perceptron_head, pictures, pooled_linear_head, seeded, signed_activations, watched
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -438,3 +438,31 @@ def test_scores_targets_and_predictions_are_those_of_the_network(method: str) ->
     assert torch.equal(found.predictions, predicted)
     assert torch.equal(found.targets, wanted)
     torch.testing.assert_close(found.scores, logits[torch.arange(3), wanted], **EXACT)
+
+
+class BlocksInAList(nn.Module):
+    """The way many networks are written: blocks in a ModuleList, called one by one, then the layer and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Conv2d(2, 2, 3, padding=1), nn.ModuleList([nn.Conv2d(2, 4, 3)])])
+        self.features = nn.ReLU()
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(self.blocks[1][0](self.blocks[0](images).relu())))
+
+
+def test_ablation_cam_runs_only_the_tail_behind_a_list_of_blocks() -> None:
+    network = seeded(BlocksInAList)
+    image = pictures(1)
+    with torch.no_grad():
+        clean = network.features(network.blocks[1][0](network.blocks[0](image).relu()))[0]
+        full = network.head(clean[None])[0, 1]
+        kept = [clean * (torch.arange(4) != k)[:, None, None] for k in range(4)]
+        weights = [float((full - network.head(one[None])[0, 1]) / full) for one in kept]
+    with watched(network.blocks[0]) as first, watched(network.head) as head:
+        found = egcam.AblationCAM(network, LAYER, signed=True)(image, target=1).maps[0]
+    torch.testing.assert_close(found, torch.from_numpy(weighted_channels(weights, clean.numpy())), **EXACT)
+    assert sum(map(len, first)) <= 2, "the blocks run for the image alone, not for each channel"
+    assert sum(map(len, head)) >= 4
