@@ -7,15 +7,14 @@ from pathlib import Path
 
 from egcam.cli.compare import comparison_dict
 from egcam.cli.console import out, print_json, progress_bar, told_warnings
-from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
+from egcam.demo import PATIENCE, PHOTOGRAPHS, SLOW, run_demo
 
 
 def show_demo(folder: Path, quick: bool, full: bool, open_page: bool, as_json: bool) -> None:
     """Run the demonstration and print where it is."""
     what = "explaining four photographs with every method"
     with told_warnings("demo"), progress_bar(what, wanted=not as_json) as share:
-        patience = {"patience": float("inf")} if full else {}
-        made = run_demo(folder, quick, progress=share, **patience)
+        made = run_demo(folder, quick, float("inf") if full else PATIENCE, share)
     if open_page:
         webbrowser.open(made.web_page.resolve().as_uri())
     if as_json:
