@@ -285,6 +285,19 @@ def test_the_users_autocast_still_trains_afterwards(method):
         assert torch.equal(found, expected)
 
 
+@every_method
+def test_the_users_autocast_is_used_without_its_cache(method):
+    """Weights cast without gradients must not be kept for the user's next training step (older torch does)."""
+    model, seen = small_net(), set()
+    model.conv2.register_forward_hook(
+        lambda module, args, output: seen.add((output.dtype, torch.is_autocast_cache_enabled()))
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        explainer(method, model)(pictures(), target=1)
+        assert torch.is_autocast_cache_enabled()
+    assert seen == {(torch.bfloat16, False)}
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.2), (torch.float64, 1e-4)])
 @every_method
 def test_models_of_other_precision(method, dtype, tolerance):
