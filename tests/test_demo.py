@@ -69,6 +69,7 @@ def test_only_what_is_too_slow_is_shown_once() -> None:
     assert too_slow(seconds, 4, 100) == ["b"]
     assert too_slow(seconds, 4, 60) == ["b", "c"]
     assert too_slow(seconds, 4, 41) == ["b", "c"]
+    assert too_slow({"expected-grad-cam": 90.0, "a": 1.0}, 4, 10) == ["a"]
     assert too_slow(seconds, 1, 50) == []
 
 
