@@ -23,8 +23,7 @@ class _Visit:
     values: dict[str, Tensor]
     visitors: int = 1
 
-    def restore(self) -> None:
-        self.module.training = self.training
+    def restore_buffers(self) -> None:
         current = self.module._buffers
         if list(current) != list(self.buffers) or any(current[name] is not self.buffers[name] for name in current):
             current.clear()
@@ -58,12 +57,15 @@ def _arrive(modules: list[nn.Module]) -> None:
 def _leave(modules: list[nn.Module]) -> None:
     """The last visitor out puts the recorded mode and buffers back."""
     with _visits_lock, torch.inference_mode(False), torch.no_grad():
+        done = []
         for module in modules:
             visit = _visits[id(module)]
             visit.visitors -= 1
             if visit.visitors == 0:
-                del _visits[id(module)]
-                visit.restore()
+                done.append(_visits.pop(id(module)))
+                module.training = visit.training
+        for visit in done:
+            visit.restore_buffers()
 
 
 _hooks_lock = threading.Lock()
