@@ -472,6 +472,7 @@ def test_the_users_hooks_still_fire_and_may_change_the_output(method):
     assert not torch.equal(hooked, plain)
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 @every_method
 def test_a_full_backward_hook_of_the_user_does_not_disturb(method):
     model, images = small_net(inplace=False), pictures()
