@@ -111,6 +111,8 @@ def main() -> int:
     print("|---|---:|---:|---:|---:|---|---|")
 
     once = 1
+    with torch.no_grad():
+        network(images), network(images[:1].expand(8, -1, -1, -1))
     flip = quantus.PixelFlipping(features_in_step=step, **QUIET)
     ours, theirs = seconds(
         lambda: metrics.pixel_flipping(network, images, maps, target, step=step), ask(flip), repeats=once

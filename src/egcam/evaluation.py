@@ -22,13 +22,12 @@ from egcam.metrics.inputs import (
     Protocol,
     as_images,
     as_masks,
-    check_positive,
     check_protocol,
     chunks,
     resized,
 )
 from egcam.metrics.registry import Metric, MetricError, metric, names
-from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.scoring import Scorer, fitting_batch, forward_only
 from egcam.metrics.tables import Row, Table
 from egcam.metrics.timing import synchronise
 from egcam.metrics.undefined import Causes, causes_collected, settle
@@ -102,7 +101,7 @@ def evaluate(
     method_options: Mapping[str, Options] | None = None,
     metric_options: Mapping[str, Options] | None = None,
     image_names: Sequence[str] | None = None,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
@@ -126,7 +125,7 @@ def evaluate(
         method_options: more options of methods by name, by method.
         metric_options: options of metrics, by metric.
         image_names: names of the images for the table; their numbers otherwise.
-        batch_size: the most images in one pass or explained at once.
+        batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
         progress: called with a line when a method begins a metric.
 
     Example:
@@ -139,15 +138,15 @@ def evaluate(
     check_protocol(protocol)
     chosen = _chosen_metrics(metrics, masks)
     options = _checked_options(chosen, metric_options)
-    check_positive("batch_size", batch_size)
+    most = fitting_batch(batch_size, images.device)
     labels = list(image_names) if image_names is not None else list(range(len(images)))
     if len(labels) != len(images):
         raise InputError(f"{len(labels)} image names for {len(images)} image(s)")
     with forward_only(model, images.device):
-        classes = Scorer(model, images, target, "logit", batch_size).classes
+        classes = Scorer(model, images, target, "logit", most).classes
     inside = None if masks is None else as_masks(masks, images[:, 0])
     fixed: Target = classes if classes is not None else target
-    work = Work(model, images, fixed, inside, seed, protocol, batch_size, options)
+    work = Work(model, images, fixed, inside, seed, protocol, most, options)
     rows: list[Row] = []
     found = _named(methods)
     common = {"reference": reference, "layer": layer, "seed": seed}

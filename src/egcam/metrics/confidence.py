@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.explaining import Explainer, maps_in_batches
 from egcam.metrics.inputs import Maps, as_images, as_maps, chunks, resized, scaled_by_peak
-from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
 from egcam.models.targets import Score, Target
@@ -35,7 +35,7 @@ def masked_confidence(
     *,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(N,) scores of the images and (N,) of the images seen through their maps: what three metrics share.
 
@@ -79,7 +79,7 @@ def average_drop(
     *,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Share of the score lost when only the map is shown (Chattopadhay et al. 2018); lower is better.
 
@@ -94,7 +94,7 @@ def average_drop(
         target: the explained classes; None is the prediction.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -116,7 +116,7 @@ def increase_in_confidence(
     *,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """1 where showing only the map raises the score, else 0 (Chattopadhay et al. 2018); higher is better.
 
@@ -131,7 +131,7 @@ def increase_in_confidence(
         target: the explained classes; None is the prediction.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -153,7 +153,7 @@ def average_gain(
     *,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Share of the missing score gained when only the map is shown (Zhang et al. 2024); higher is better.
 
@@ -168,7 +168,7 @@ def average_gain(
         target: the explained classes; None is the prediction.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -191,7 +191,7 @@ def adcc(
     heatmaps: Maps | None = None,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Harmonic mean of coherency, simplicity and kept confidence (Poppi et al. 2021); higher is better.
 
@@ -208,7 +208,7 @@ def adcc(
         heatmaps: the explainer's maps of the images where they are at hand already.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -220,15 +220,15 @@ def adcc(
         scorer = Scorer(model, images, target, score, batch_size)
         asked: Target = scorer.classes if scorer.classes is not None else target
         if heatmaps is None:
-            heatmaps = maps_in_batches(explainer, images, asked, batch_size)
+            heatmaps = maps_in_batches(explainer, images, asked, scorer.batch_size)
         maps, causes = as_maps(heatmaps, images)
         after, again = [], []
-        for part in chunks(len(images), batch_size):
+        for part in chunks(len(images), scorer.batch_size):
             shown = _shown(images[part], maps[part], baseline)
             rows = torch.arange(part.start, part.stop, device=images.device)
             after.append(scorer(shown, rows))
             of_part = asked[part] if isinstance(asked, Tensor) else asked
-            again.append(maps_in_batches(explainer, shown, of_part, batch_size))
+            again.append(maps_in_batches(explainer, shown, of_part, scorer.batch_size))
     seen_again = resized(torch.cat(again), (images.shape[-2], images.shape[-1]))
     causes = _lost(causes, seen_again)
     coherency = (1 + pearson(maps.flatten(1), seen_again.nan_to_num().flatten(1).to(maps))) / 2

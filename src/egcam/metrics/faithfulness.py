@@ -31,7 +31,7 @@ from egcam.metrics.perturb import (
     relevance_ranks,
     replaced_scores,
 )
-from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.segments import as_segments, superpixels
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import settle
@@ -50,7 +50,7 @@ def faithfulness_estimate(
     baseline: Baseline = "black",
     score: Score = "logit",
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Correlation of attributed and real effect of groups of pixels (Alvarez-Melis 2018); higher is better.
 
@@ -71,7 +71,7 @@ def faithfulness_estimate(
         baseline: what replaces pixels, see `egcam.metrics.baselines`.
         score: "logit", "probability" or "sigmoid".
         protocol: "default" or "paper".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False))
@@ -111,7 +111,7 @@ def pixel_flipping_curve(
     baseline: Baseline = "black",
     score: Score = "probability",
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Curve:
     """The score while pixels are flipped to the baseline, most relevant first; options as in `pixel_flipping`.
 
@@ -138,7 +138,7 @@ def pixel_flipping(
     baseline: Baseline = "black",
     score: Score = "probability",
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Area under the score while pixels are flipped, most relevant first (Bach et al. 2015); lower is better.
 
@@ -158,7 +158,7 @@ def pixel_flipping(
         baseline: what they become, see `egcam.metrics.baselines`.
         score: "probability", "logit" or "sigmoid".
         protocol: "default" or "paper".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -190,7 +190,7 @@ def deletion_curve(
     step: int | None = None,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Curve:
     """The score while pixels are deleted, most relevant first; options as in `deletion`.
 
@@ -215,7 +215,7 @@ def insertion_curve(
     step: int | None = None,
     baseline: Baseline = "blur",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Curve:
     """The score while pixels are inserted into the baseline, most relevant first; options as in `insertion`.
 
@@ -241,7 +241,7 @@ def deletion(
     step: int | None = None,
     baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Area under the score while the most relevant pixels go first (RISE, Petsiuk et al. 2018); lower is better.
 
@@ -260,7 +260,7 @@ def deletion(
         step: pixels deleted at once.
         baseline: what they become, see `egcam.metrics.baselines`.
         score: "probability", "logit" or "sigmoid".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -283,7 +283,7 @@ def insertion(
     step: int | None = None,
     baseline: Baseline = "blur",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Area under the score while the most relevant pixels come first (RISE, Petsiuk et al. 2018); higher is better.
 
@@ -300,7 +300,7 @@ def insertion(
         step: pixels inserted at once.
         baseline: what they are inserted into, see `egcam.metrics.baselines`.
         score: "probability", "logit" or "sigmoid".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -324,7 +324,7 @@ def insertion_deletion(
     insertion_baseline: Baseline = "blur",
     deletion_baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Insertion less deletion; higher is better. Conventions and options as in the two.
 
@@ -359,7 +359,7 @@ def insertion_deletion_curves(
     insertion_baseline: Baseline = "blur",
     deletion_baseline: Baseline = "zero",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> tuple[Curve, Curve]:
     """Both curves, insertion first, from one pass over the unaltered images.
 
@@ -389,7 +389,7 @@ def irof_curve(
     n_segments: int = 100,
     baseline: Baseline = "mean",
     score: Score = "probability",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Curve:
     """p_y(x_k) / p_y(x) while superpixels are removed, most relevant first; options as in `irof`.
 
@@ -443,7 +443,7 @@ def irof(
     baseline: Baseline | None = None,
     score: Score = "probability",
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Area over the relative score while superpixels are removed (Rieger & Hansen 2020); higher is better.
 
@@ -467,7 +467,7 @@ def irof(
         baseline: what removed segments become; None is "mean" ("grey" in the paper's protocol).
         score: "probability", "logit" or "sigmoid".
         protocol: "default" or "paper".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -503,7 +503,7 @@ def sufficiency(
     target: Target = None,
     *,
     threshold: float = 0.6,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Share of the images with a like map that get the same prediction (Dasgupta et al. 2022); higher is better.
 
@@ -522,7 +522,7 @@ def sufficiency(
         heatmaps: (N, H, W) maps or an explanation.
         target: not used; there so that all metrics of maps are called alike.
         threshold: the distance, as a share of the largest, up to which maps are neighbours.
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -573,7 +573,7 @@ def infidelity(
     cumulative: bool = False,
     score: Score = "logit",
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """How far the map is from predicting what removing a patch does (Yeh et al. 2019); lower is better.
 
@@ -600,7 +600,7 @@ def infidelity(
         cumulative: keep earlier patches replaced, as Quantus 0.6.0 does.
         score: "logit", "probability" or "sigmoid".
         protocol: "default" or "paper".
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False))
@@ -672,7 +672,7 @@ def sensitivity_n(
     baseline: Baseline = "black",
     score: Score = "logit",
     seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Correlation of attributed and real effect of random sets of n pixels (Ancona et al. 2018); higher is better.
 
@@ -691,7 +691,7 @@ def sensitivity_n(
         baseline: what replaces pixels.
         score: "logit", "probability" or "sigmoid".
         seed: of the sets.
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -743,7 +743,7 @@ def monotonicity(
     baseline: Baseline = "black",
     score: Score = "probability",
     strict: bool = False,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Share of steps that do not lower the score, least relevant added first (Arya et al. 2019); higher is better.
 
@@ -761,7 +761,7 @@ def monotonicity(
         baseline: what they are added to.
         score: "probability", "logit" or "sigmoid".
         strict: all steps or nothing.
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))

@@ -12,7 +12,7 @@ from egcam.errors import InputError
 from egcam.metrics.inputs import Maps, as_images, as_maps
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, relevance_ranks
-from egcam.metrics.scoring import DEFAULT_BATCH, CurveScore, Scorer, forward_only
+from egcam.metrics.scoring import CurveScore, Scorer, forward_only
 from egcam.metrics.undefined import settle
 from egcam.models.targets import Target
 
@@ -101,7 +101,7 @@ def road_curve(
     most_relevant_first: bool = True,
     score: CurveScore = "probability",
     seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Curve:
     """The score after filling in the given shares of the pixels; options as in `road`.
 
@@ -148,7 +148,7 @@ def road(
     most_relevant_first: bool = True,
     score: CurveScore = "probability",
     seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Mean score after the most relevant pixels were imputed (Rong et al. 2022); lower is better.
 
@@ -172,7 +172,7 @@ def road(
         most_relevant_first: which end of the order goes.
         score: "probability", "accuracy", "logit" or "sigmoid".
         seed: of the noise, which depends on the share only.
-        batch_size: the most images in one pass.
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))

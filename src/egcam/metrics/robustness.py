@@ -28,7 +28,7 @@ from egcam.metrics.inputs import (
     scaled_by_peak,
 )
 from egcam.metrics.noise import Noise
-from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.scoring import Scorer, fitting_batch, forward_only
 from egcam.metrics.undefined import Causes, settle
 from egcam.models.targets import Target, class_scores
 
@@ -92,7 +92,7 @@ def perturbed_explanations(
     heatmaps: Maps | None = None,
     seed: int = 0,
     exact_zeros: bool = False,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Perturbed:
     """Explain `samples` perturbed copies of each image and keep only distances: what the five metrics share.
 
@@ -107,7 +107,7 @@ def perturbed_explanations(
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
         seed: of the noise.
         exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -117,7 +117,7 @@ def perturbed_explanations(
     """
     images = as_images(images)
     samples = check_positive("samples", samples)
-    batch_size = check_positive("batch_size", batch_size)
+    batch_size = fitting_batch(batch_size, images.device)
     with forward_only(model, images.device):
         scorer = Scorer(model, images, target, "logit", batch_size)
         asked: Target = scorer.classes if scorer.classes is not None else target
@@ -312,7 +312,7 @@ def _robustness(
     heatmaps: Maps | None,
     seed: int,
     protocol: Protocol,
-    batch_size: int,
+    batch_size: int | None,
 ) -> Tensor:
     recipe, paper = RECIPES[name], check_protocol(protocol)
     noise, samples = recipe.setting(paper, noise, samples)
@@ -343,7 +343,7 @@ def local_lipschitz(
     heatmaps: Maps | None = None,
     seed: int = 0,
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Largest change of the map per change of the image (Alvarez-Melis & Jaakkola 2018); lower is better.
 
@@ -364,7 +364,7 @@ def local_lipschitz(
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
         seed: of the noise.
         protocol: "default" or "paper" (200 perturbations unless told otherwise; inferred, Quantus's default).
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -397,7 +397,7 @@ def max_sensitivity(
     heatmaps: Maps | None = None,
     seed: int = 0,
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Largest relative change of the map (Yeh et al. 2019); lower is better.
 
@@ -416,7 +416,7 @@ def max_sensitivity(
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
         seed: of the noise.
         protocol: "default" or "paper" (200 perturbations unless told otherwise; inferred, Quantus's default).
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -449,7 +449,7 @@ def avg_sensitivity(
     heatmaps: Maps | None = None,
     seed: int = 0,
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Mean relative change of the map (Yeh et al. 2019); lower is better.
 
@@ -468,7 +468,7 @@ def avg_sensitivity(
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
         seed: of the noise.
         protocol: "default" or "paper" (200 perturbations unless told otherwise; inferred, Quantus's default).
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -501,7 +501,7 @@ def relative_input_stability(
     heatmaps: Maps | None = None,
     seed: int = 0,
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Largest relative change of the map per relative change of the image (Agarwal et al. 2022); lower is better.
 
@@ -525,7 +525,7 @@ def relative_input_stability(
         protocol: "default" or "paper" (noise U(0.02, 0.2), 200 perturbations unless told otherwise, only
             exact zeros replaced, and no score as soon as one perturbation changes the prediction; inferred,
             Quantus's defaults).
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -558,7 +558,7 @@ def relative_output_stability(
     heatmaps: Maps | None = None,
     seed: int = 0,
     protocol: Protocol = "default",
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Largest relative change of the map per change of the logits (Agarwal et al. 2022); lower is better.
 
@@ -577,7 +577,7 @@ def relative_output_stability(
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
         seed: of the noise.
         protocol: "default" or "paper" (as in `relative_input_stability`).
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))

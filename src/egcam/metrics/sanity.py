@@ -14,7 +14,7 @@ from egcam.errors import InputError
 from egcam.metrics.explaining import Explainer, maps_in_batches
 from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive
 from egcam.metrics.noise import generator
-from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.similarity import similarity_called
 from egcam.metrics.undefined import settle
 from egcam.models.targets import Target
@@ -29,7 +29,7 @@ def random_logit(
     heatmaps: Maps | None = None,
     similarity: str = "ssim",
     seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Likeness of the maps for the class and for another one (Sixt et al. 2020); lower is better.
 
@@ -47,7 +47,7 @@ def random_logit(
         heatmaps: the explainer's maps of the images where they are at hand already.
         similarity: "ssim", "spearman" or "pearson".
         seed: of the other class.
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -64,11 +64,11 @@ def random_logit(
         if total < 2:
             raise InputError("random-logit explains another class, and the model has one output only")
         if heatmaps is None:
-            heatmaps = maps_in_batches(explainer, images, scorer.classes, batch_size)
+            heatmaps = maps_in_batches(explainer, images, scorer.classes, scorer.batch_size)
         shift = int(torch.randint(1, total, (1,), generator=generator(seed)))
         others = (scorer.classes + shift) % total
         maps, causes = as_maps(heatmaps)
-        other_maps, other_causes = as_maps(maps_in_batches(explainer, images, others, batch_size))
+        other_maps, other_causes = as_maps(maps_in_batches(explainer, images, others, scorer.batch_size))
     return settle("random-logit", compare(maps, other_maps.to(maps)), other_causes | causes)
 
 
@@ -148,7 +148,7 @@ def model_randomization_curve(
     similarity: str = "spearman",
     absolute: bool = True,
     seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """(N, stages) likeness of the maps after each randomised layer, top first; options as in `model_randomization`.
 
@@ -170,7 +170,7 @@ def model_randomization_curve(
         wanted = None if stages is None else check_positive("stages", stages)
 
         def maps() -> Tensor:
-            made = maps_in_batches(explain, images, asked, batch_size)
+            made = maps_in_batches(explain, images, asked, scorer.batch_size)
             return made.abs() if absolute else made
 
         before = maps()
@@ -188,7 +188,7 @@ def model_randomization(
     similarity: str = "spearman",
     absolute: bool = True,
     seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Mean likeness of the maps while the model is randomised (MPRT, Adebayo et al. 2018); lower is better.
 
@@ -208,7 +208,7 @@ def model_randomization(
         similarity: "spearman", "pearson" or "ssim".
         absolute: compare the maps' absolute values.
         seed: of the new parameters.
-        batch_size: the most images explained at once.
+        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -51,7 +51,10 @@ class Table:
         """A tidy frame: image, method, metric, value, and seconds spent per image (shared work is split evenly)."""
         pandas = _pandas()
         columns = ["image", "method", "metric", "value", "seconds"]
-        return pandas.DataFrame([[getattr(row, key) for key in columns] for row in self.rows], columns=columns)
+        frame: pd.DataFrame = pandas.DataFrame(
+            [[getattr(row, key) for key in columns] for row in self.rows], columns=columns
+        )
+        return frame
 
     @property
     def causes(self) -> pd.DataFrame:
@@ -59,7 +62,10 @@ class Table:
         pandas = _pandas()
         columns = ["image", "method", "metric", "cause"]
         missing = [row for row in self.rows if row.cause is not None]
-        return pandas.DataFrame([[getattr(row, key) for key in columns] for row in missing], columns=columns)
+        frame: pd.DataFrame = pandas.DataFrame(
+            [[getattr(row, key) for key in columns] for row in missing], columns=columns
+        )
+        return frame
 
     def values(self, method: str, metric: str) -> Values:
         """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
@@ -105,7 +111,8 @@ class Table:
                         "rank": rank,
                     }
                 )
-        return pandas.DataFrame(lines)
+        frame: pd.DataFrame = pandas.DataFrame(lines)
+        return frame
 
     def _baseline(self, baseline: str | None) -> str:
         if baseline is None:

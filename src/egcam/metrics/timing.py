@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from egcam.metrics.explaining import Explainer, maps_of
 from egcam.metrics.inputs import as_images, check_positive
-from egcam.metrics.scoring import DEFAULT_BATCH, Scorer, forward_only
+from egcam.metrics.scoring import Scorer, forward_only
 from egcam.models.targets import Target
 
 
@@ -31,7 +31,7 @@ def running_time(
     *,
     warmup: int = 1,
     repeats: int = 3,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Seconds per explanation, images one after the other; lower is better.
 
