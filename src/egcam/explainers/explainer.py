@@ -117,7 +117,8 @@ class Explainer(ABC):
         Args:
             images: (N, C, H, W) floats, preprocessed as the model expects; (C, H, W) for one image, answered likewise.
             target: None (each image's predicted class), a class index or name, one of those for each image, or a
-                callable from the model's output to (N,) numbers.
+                callable from the model's output to one number per row; it also sees sampled batches of other sizes,
+                so it must treat every row alike.
             inputs: further positional inputs of the model. Tensors with N rows go with the images row by row.
             keywords: further keyword inputs of the model, treated alike.
             progress: called with (passes done, passes expected) as the work goes on.
