@@ -75,15 +75,20 @@ def test_only_what_is_too_slow_is_shown_once() -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path) -> None:
+def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("skimage")
+    from egcam import demo
     from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
 
+    monkeypatch.setattr(demo, "_QUICK_SAMPLES", 2)
+
     shares: list[float] = []
-    made = run_demo(tmp_path / "demo", quick=True, progress=shares.append, photographs=PHOTOGRAPHS[:1])
-    (comparison,) = made.comparisons
+    made = run_demo(tmp_path / "demo", quick=True, progress=shares.append, photographs=PHOTOGRAPHS[:2])
+    comparison, inner = made.comparisons
     assert {result.method for result in comparison.results} == set(methods()) - set(SLOW)
-    assert comparison.skipped == {}
+    assert comparison.skipped == inner.skipped == {}
+    assert {result.explanation.layer for result in inner.results} == {"_blocks.10"}
+    assert "expected-grad-cam" in {result.method for result in inner.results}
     assert comparison.target.name in ("tiger cat", "Egyptian cat", "tabby")
     with Image.open(made.gallery) as gallery:
         assert gallery.width > 1500
@@ -114,5 +119,5 @@ def test_demo_command_says_where_and_what(tmp_path: Path, monkeypatch: pytest.Mo
     assert opened == [(tmp_path / "i.html").resolve().as_uri()]
     as_json = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json", "--full"])
     assert json.loads(as_json.stdout)["once"] == []
-    assert len(json.loads(as_json.stdout)["photographs"]) == 4
+    assert len(json.loads(as_json.stdout)["photographs"]) == 5
     assert len(opened) == 1

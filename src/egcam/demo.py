@@ -14,7 +14,7 @@ from egcam.errors import require
 from egcam.gallery import page
 from egcam.models.zoo import EMBEDDED, load
 from egcam.plots import stack
-from egcam.registry import methods
+from egcam.registry import methods, takes
 
 INTRODUCTION = (
     "Each picture shows where a method says the network looked for the class it named: yellow matters most, then "
@@ -31,11 +31,12 @@ _COLUMNS = 9
 
 @dataclass(frozen=True)
 class Photograph:
-    """A photograph of scikit-image, what it shows, and what to look at in its maps."""
+    """A photograph of scikit-image, what it shows, what to look at in its maps, and the layer they are made at."""
 
     name: str
     shows: str
     note: str
+    layer: str | None = None
 
     def read(self) -> Image.Image:
         """The photograph."""
@@ -50,6 +51,14 @@ PHOTOGRAPHS = (
         "a cat",
         "The maps should lie on the face, and least of all on the blurred background. The methods at the input "
         "(input-gradient, smooth-grad, …) show single pixels: eyes, nose and whiskers.",
+    ),
+    Photograph(
+        "chelsea",
+        "the cat again, at an inner layer",
+        "The network ends in pooling and one linear layer, so at its last layer the gradient is the same everywhere "
+        "and the methods above agree. Inside the network they do not: Expected Grad-CAM keeps to the nose, the eyes "
+        "and the whiskers, where Grad-CAM, Grad-CAM++ and XGrad-CAM light up the background, too.",
+        layer="_blocks.10",
     ),
     Photograph(
         "coffee",
@@ -102,20 +111,25 @@ def run_demo(
     require("skimage", "demo", "the demonstration")
     classifier = load(EMBEDDED)
     names = [name for name in methods() if not (quick and name in SLOW)]
-    options = {"seed": 0, "samples": _QUICK_SAMPLES if quick else None}
     comparisons: list[Comparison] = []
     once: list[str] = []
     for number, photograph in enumerate(photographs):
-        used = [name for name in names if name not in once]
+        used = names_at_layer(names) if photograph.layer else [name for name in names if name not in once]
+        options = {"seed": 0, "samples": _QUICK_SAMPLES if quick else None, "layer": photograph.layer}
         report = _within(progress, number, len(photographs))
         title = f"{photograph.name}, {photograph.shows}"
         found = compare(classifier, photograph.read(), used, title, options=options, skip=True, progress=report)
         if number == 0:
             once = too_slow({one.method: one.seconds for one in found.results}, len(photographs), patience)
-        else:
+        elif photograph.layer is None:
             found = replace(found, skipped={**found.skipped, **dict.fromkeys(once, _ONCE)})
         comparisons.append(found)
     return Demo(tuple(comparisons), *_write(folder, comparisons, photographs), tuple(once))
+
+
+def names_at_layer(names: Sequence[str]) -> list[str]:
+    """Of the methods, those that can be asked about an inner layer, without the slow ones."""
+    return [name for name in names if "layer" in takes(name) and name not in (*SLOW, "cam")]
 
 
 def too_slow(seconds: Mapping[str, float], photographs: int, patience: float) -> list[str]:
