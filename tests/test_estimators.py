@@ -628,6 +628,12 @@ def test_tolerance_stops_early_and_meets_its_bound(stratified: bool) -> None:
     assert float(apart.max()) < 3 * 3 * reached
 
 
+def test_tolerance_can_stop_long_before_a_generous_limit() -> None:
+    images = pictures(1)
+    reached = [noisy_cam(limit, 0, True, tolerance=0.5)(images, target=1).passes for limit in (64, 2048)]
+    assert reached[1] == reached[0] < 64
+
+
 def test_tolerance_stops_each_image_by_itself() -> None:
     """An image of one colour near its own reference is done sooner than a wild one."""
     quiet, wild = 0.01 * pictures(1), 3 * pictures(1, seed=2)

@@ -186,6 +186,9 @@ class Averaged(Estimator):
         remaining = self._replicates()
         while remaining and len(active):
             now = self._round(remaining, len(active), task.batch_size)
+            if self._tolerance is not None:
+                # What lies beyond the point where an image stops is thrown away: at most as much again as was used.
+                now = now[: max(_CHECK_FROM, len(self._replicates()) - len(remaining))]
             remaining = remaining[len(now) :]
             sums = _replicate_sums(task, draws, active, evaluation, now, self._evaluations_per_sample, order)
             evaluation += sum(now) * self._evaluations_per_sample
@@ -340,16 +343,21 @@ class _Ledger:
         return fine
 
 
-def replicate_sizes(samples: int) -> list[int]:
-    """Split samples into replicates: large enough to stratify, at most 16 of them, sizes differing by one at most.
+def replicate_sizes(samples: int, small: bool = False) -> list[int]:
+    """Split samples into replicates: large enough to stratify, sizes differing by one at most.
+
+    At most 16 of them, since larger replicates have more strata; with `small`, as many as there can be, since sampling
+    can stop only between replicates.
 
     >>> replicate_sizes(32)
     [4, 4, 4, 4, 4, 4, 4, 4]
     >>> replicate_sizes(5)
     [3, 2]
+    >>> len(replicate_sizes(256)), len(replicate_sizes(256, small=True))
+    (16, 64)
     """
     least = 1 if samples < 4 else 2 if samples < 16 else 4
-    count = max(1, samples // max(least, ceil(samples / 16)))
+    count = max(1, samples // (least if small else max(least, ceil(samples / 16))))
     return [samples // count + (number < samples % count) for number in range(count)]
 
 
@@ -499,7 +507,7 @@ class Expected(Averaged):
         return self.tolerance
 
     def _replicates(self) -> list[int]:
-        return replicate_sizes(self.samples)
+        return replicate_sizes(self.samples, small=self.tolerance is not None)
 
     def shares(self) -> list[float]:
         """a_s for every sample: stratified within each replicate, in random order, or independent."""
