@@ -10,6 +10,19 @@ from egcam.metrics.sorting import ascending
 from egcam.metrics.undefined import settle
 
 
+def _mass(maps: Tensor) -> Tensor:
+    """(N, D) absolute values, the largest of each map 1; a zero map is 1 everywhere.
+
+    By the peak, because sums of huge maps overflow and those of tiny ones vanish.
+    """
+    mass = maps.flatten(1).abs()
+    peak = mass.amax(1, keepdim=True)
+    empty = peak == 0
+    if empty.any():
+        mass, peak = mass + empty, peak + empty
+    return mass / peak
+
+
 def complexity(heatmaps: Maps) -> Tensor:
     """Entropy of the map's mass, in nats (Bhatt et al. 2020); lower is better.
 
@@ -26,10 +39,7 @@ def complexity(heatmaps: Maps) -> Tensor:
         tensor([0.0000, 1.3863])
     """
     maps, causes = as_maps(heatmaps)
-    mass = maps.flatten(1).abs()
-    # By the peak first: sums of huge maps overflow, those of tiny ones vanish.
-    peak = mass.amax(1, keepdim=True)
-    mass = torch.where(peak > 0, mass / torch.where(peak > 0, peak, 1.0), 1.0)
+    mass = _mass(maps)
     share = mass / mass.sum(1, keepdim=True)
     return settle("complexity", torch.special.entr(share).sum(1), causes)
 
@@ -52,9 +62,7 @@ def sparseness(heatmaps: Maps) -> Tensor:
         tensor([0.7500, 0.0000])
     """
     maps, causes = as_maps(heatmaps)
-    mass = maps.flatten(1).abs()
-    peak = mass.amax(1, keepdim=True)
-    mass = torch.where(peak > 0, mass / torch.where(peak > 0, peak, 1.0), 1.0)
+    mass = _mass(maps)
     mass, count = ascending(mass), mass.shape[1]
-    weight = 2 * torch.arange(1, count + 1, device=mass.device, dtype=mass.dtype) - count - 1
+    weight = torch.arange(1 - count, count, 2, device=mass.device, dtype=mass.dtype)
     return settle("sparseness", (mass @ weight) / (count * mass.sum(1)), causes)

@@ -64,8 +64,9 @@ def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Cause
             raise InputError(f"{len(tensor)} map(s) for {len(images)} image(s)")
         tensor = tensor.to(images.device)
     causes = Causes()
-    finite = tensor.flatten(1).isfinite().all(1)
-    if not finite.all():
+    # One quick sum settles the usual case; a sum that is not finite may also be an overflow.
+    finite = None if tensor.sum().isfinite() else tensor.flatten(1).isfinite().all(1)
+    if finite is not None and not finite.all():
         causes.mark(~finite, "its map holds NaN or infinite values")
         tensor = torch.where(finite[:, None, None], tensor, torch.zeros_like(tensor))
     if images is not None:
@@ -89,6 +90,8 @@ def as_masks(masks: Any, maps: Tensor) -> Tensor:
             f"masks are {tuple(tensor.shape[1:])} and maps {tuple(maps.shape[1:])}: bring them to one size with the "
             "crop and resize the image went through, e.g. torch.nn.functional.interpolate(..., mode='nearest')"
         )
+    if tensor.dtype == torch.bool:
+        return tensor.to(maps.device)
     if tensor.is_floating_point():
         unreadable = tensor.flatten(1).isnan().any(1).nonzero().flatten().tolist()
         if unreadable:

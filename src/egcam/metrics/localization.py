@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from egcam.errors import InputError
 from egcam.metrics.inputs import Maps, as_maps, as_masks, check_positive
-from egcam.metrics.sorting import kth_largest
+from egcam.metrics.sorting import count_true, kth_largest
 from egcam.metrics.undefined import Causes, settle
 
 
@@ -22,8 +22,13 @@ def _maps_and_masks(heatmaps: Maps, masks: Any) -> tuple[Tensor, Tensor, Causes]
     """(N, D) maps and masks, and the images that cannot be scored."""
     maps, causes = as_maps(heatmaps)
     inside = as_masks(masks, maps).flatten(1)
-    causes.mark(~inside.any(1), "its mask is empty")
+    causes.mark(count_true(inside) == 0, "its mask is empty")
     return maps.flatten(1), inside, causes
+
+
+def _sum_inside(values: Tensor, inside: Tensor) -> Tensor:
+    """(N,) the sum of each row's values inside the mask."""
+    return (values * inside.to(values)).sum(1)
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
@@ -49,7 +54,7 @@ def attribution_localization(heatmaps: Maps, masks: Any, *, weighted: bool = Fal
     """
     maps, inside, causes = _maps_and_masks(heatmaps, masks)
     mass = maps.abs()
-    scores = _share((mass * inside).sum(1), mass.sum(1))
+    scores = _share(_sum_inside(mass, inside), mass.sum(1))
     if weighted:
         scores = scores * maps.shape[1] / inside.sum(1).clamp(min=1)
     return settle("attribution-localization", scores, causes)
@@ -74,16 +79,16 @@ def relevance_mass_accuracy(heatmaps: Maps, masks: Any) -> Tensor:
     maps, inside, causes = _maps_and_masks(heatmaps, masks)
     total, mass = maps.sum(1), maps.abs().sum(1)
     causes.mark((total.abs() <= 1e-6 * mass) & (mass > 0), "its map's positive and negative values cancel")
-    return settle("relevance-mass-accuracy", _share((maps * inside).sum(1), total), causes)
+    return settle("relevance-mass-accuracy", _share(_sum_inside(maps, inside), total), causes)
 
 
 def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
     """(N,) the expected number of the `counts` largest pixels that are inside, ties broken at random."""
     threshold = kth_largest(maps, counts)
     above, tied = maps > threshold, maps == threshold
-    sure = (above & inside).sum(1)
-    drawn = counts - above.sum(1)
-    chance = (tied & inside).sum(1).to(maps) / tied.sum(1)
+    sure = count_true(above & inside)
+    drawn = counts - count_true(above)
+    chance = count_true(tied & inside).to(maps) / count_true(tied)
     return sure + drawn * chance
 
 
@@ -127,7 +132,7 @@ def relevance_rank_accuracy(heatmaps: Maps, masks: Any) -> Tensor:
         tensor([1.])
     """
     maps, inside, causes = _maps_and_masks(heatmaps, masks)
-    sizes = inside.sum(1).clamp(min=1)
+    sizes = count_true(inside).clamp(min=1)
     return settle("relevance-rank-accuracy", _hits_among_largest(maps, inside, sizes) / sizes, causes)
 
 
@@ -177,4 +182,4 @@ def energy_pointing_game(heatmaps: Maps, masks: Any) -> Tensor:
     """
     maps, inside, causes = _maps_and_masks(heatmaps, masks)
     energy = maps.clamp(min=0)
-    return settle("energy-pointing-game", _share((energy * inside).sum(1), energy.sum(1)), causes)
+    return settle("energy-pointing-game", _share(_sum_inside(energy, inside), energy.sum(1)), causes)

@@ -119,12 +119,15 @@ def perturbed_explanations(
     samples = check_positive("samples", samples)
     batch_size = fitting_batch(batch_size, images.device)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, "logit", batch_size)
-        asked: Target = scorer.classes if scorer.classes is not None else target
+        asked, logits = target, None
+        # Classes that are known, in a metric that looks at maps only, need no pass.
+        if outputs or not isinstance(target, Tensor):
+            scorer = Scorer(model, images, target, "logit", batch_size)
+            asked, logits = (scorer.classes if scorer.classes is not None else target), scorer.logits
         if heatmaps is None:
             heatmaps = maps_in_batches(explainer, images, asked, batch_size)
         maps, causes = as_maps(heatmaps)
-        watch = _Watch(images, maps, scorer, outputs, exact_zeros)
+        watch = _Watch(model, images, maps, logits, outputs, exact_zeros)
         # Perturbation by perturbation over all images, so that each noise is drawn about once.
         jobs = len(images) * samples
         parts = []
@@ -165,12 +168,20 @@ def _draws(noise: Noise, seed: int, numbers: Tensor, like: Tensor) -> Tensor:
 class _Watch:
     """Measures perturbed copies against the images they were made from."""
 
-    def __init__(self, images: Tensor, maps: Tensor, scorer: Scorer, outputs: bool, exact_zeros: bool) -> None:
-        self.images, self.maps, self.scorer, self.outputs = images, maps, scorer, outputs
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        maps: Tensor,
+        logits: Tensor | None,
+        outputs: bool,
+        exact_zeros: bool,
+    ) -> None:
+        self.model, self.images, self.maps, self.logits, self.outputs = model, images, maps, logits, outputs
         self.scaled = scaled_by_peak(maps)
         guarded = _exact_zeros_replaced if exact_zeros else _kept_from_zero
         self.map_divisor, self.image_divisor = guarded(maps), guarded(images)
-        if outputs and scorer.logits is None:
+        if outputs and logits is None:
             raise InputError("relative stability compares predictions: it needs class targets, not a callable")
 
     def distances(self, rows: Tensor, altered: Tensor, maps: Tensor) -> dict[str, Tensor]:
@@ -192,8 +203,8 @@ class _Watch:
             "finite": finite,
         }
         if self.outputs:
-            assert self.scorer.logits is not None
-            before, after = self.scorer.logits[rows], class_scores(self.scorer.model(altered), len(rows))
+            assert self.logits is not None
+            before, after = self.logits[rows], class_scores(self.model(altered), len(rows))
             seen["output_change"] = _norm(before - after).to(maps)
             seen["same_prediction"] = before.argmax(1) == after.argmax(1)
         return seen

@@ -1,4 +1,4 @@
-"""Sorting without indices, each device's quickest way: on a CPU NumPy sorts some twenty times faster than torch."""
+"""Sorting and counting, each device's quickest way: on a CPU NumPy sorts some twenty times faster than torch."""
 
 from __future__ import annotations
 
@@ -32,3 +32,15 @@ def kth_largest(rows: Tensor, counts: Tensor) -> Tensor:
     places = (rows.shape[1] - counts).tolist()
     found = [np.partition(row, place)[place] for row, place in zip(rows.numpy(), places, strict=True)]
     return torch.from_numpy(np.array(found))[:, None]
+
+
+def count_true(rows: Tensor) -> Tensor:
+    """(N,) how many values of each boolean row are true.
+
+    Example:
+        >>> count_true(torch.tensor([[True, False, True]]))
+        tensor([2])
+    """
+    if rows.device.type != "cpu":
+        return rows.sum(1)
+    return torch.tensor([int(np.count_nonzero(row)) for row in rows.numpy()])
