@@ -16,7 +16,6 @@ from rich.progress import (
     Progress,
     TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -102,7 +101,6 @@ def progress_bar(what: str, wanted: bool = True) -> Iterator[Share]:
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TimeElapsedColumn(),
         TextColumn("· left"),
         TimeRemainingColumn(),
     )

@@ -12,7 +12,7 @@ from egcam.demo import PATIENCE, PHOTOGRAPHS, SLOW, run_demo
 
 def show_demo(folder: Path, quick: bool, full: bool, open_page: bool, as_json: bool) -> None:
     """Run the demonstration and print where it is."""
-    what = "explaining four photographs with every method"
+    what = "explaining four photographs"
     with told_warnings("demo"), progress_bar(what, wanted=not as_json) as share:
         made = run_demo(folder, quick, float("inf") if full else PATIENCE, share)
     if open_page:
