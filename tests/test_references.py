@@ -5,6 +5,7 @@ References are recorded by a path callable that is handed them, so what is teste
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 
@@ -413,3 +414,11 @@ def test_unusable_sampling_options_are_refused_with_the_reason(options: dict[str
 def test_unusable_kernels_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(SamplingError):
         egcam.Kernel(**options)
+
+
+def test_explainers_with_image_references_can_be_copied() -> None:
+    network, images = perceptron_head(), pictures(2)
+    cam = egcam.ExpectedGradCAM(network, LAYER, reference=pictures(4, seed=3), samples=4, signed=True)
+    copied = copy.deepcopy(cam)
+    torch.testing.assert_close(copied(images, target=1).maps, cam(images, target=1).maps, rtol=0, atol=0)
+    assert copied.model is not network

@@ -88,6 +88,10 @@ class Random(Reference):
         return Drawn(_checked(drawn, images, self.name), [None] * len(rows))
 
 
+# One for all data sets: a lock of its own would make a reference, and every explainer that holds one, uncopyable.
+_reading = threading.Lock()
+
+
 @dataclass(frozen=True)
 class Images(Reference):
     """Images of a data set: a tensor (M, C, H, W), a data set or a loader of images or (image, label) pairs.
@@ -101,7 +105,6 @@ class Images(Reference):
     limit: int = 64
     seed: int = 0
     _read: list[Tensor] = field(default_factory=list, repr=False, compare=False)
-    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def description(self) -> str:
@@ -111,7 +114,7 @@ class Images(Reference):
     @property
     def pool(self) -> Tensor:
         """All images, (M, C, H, W)."""
-        with self._lock:
+        with _reading:
             if not self._read:
                 self._read.append(_read_images(self.source, self.limit, self.seed))
             return self._read[0]
