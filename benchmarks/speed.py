@@ -1,7 +1,7 @@
 """Speed against peers, in multiples of one plain forward pass measured in the same run.
 
     python benchmarks/speed.py               # everything, about 20 minutes on two cores
-    python benchmarks/speed.py --part cams   # one part: cams, sampled, ablation, score
+    python benchmarks/speed.py --part cams   # one part: cams, memory, sampled, ablation, score
     python benchmarks/speed.py --markdown docs/speed.md
 
 Random weights serve: speed does not depend on them (but for Score-CAM, where trained networks have more channels that
@@ -27,6 +27,7 @@ import egcam
 
 THREADS = 2
 LAYERS = {"resnet50": "layer4", "vgg16": "features.30"}
+PEERS = ("captum LayerGradCam", "torchcam GradCAM", "pytorch-grad-cam GradCAM")
 LINES: list[str] = []
 
 
@@ -171,66 +172,94 @@ def same_map(ours: Tensor, theirs: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([large.flatten(), theirs.float().flatten()]))[0, 1])
 
 
-SCORE_CALLS = {
-    "egcam": "egcam.ScoreCAM(model, layer)(image, target=5)",
-    "pytorch-grad-cam": "pytorch_grad_cam.ScoreCAM(model=model, target_layers=[model.get_submodule(layer)])("
-    "input_tensor=image, targets=[ClassifierOutputTarget(5)])",
-    "torchcam": "torchcam_score()",
-}
+def in_own_process(library: str, kind: str, name: str) -> dict[str, float]:
+    """Seconds and peak memory above the loaded model of one call, in a process that does nothing else."""
+    command = [sys.executable, __file__, "--child", library, kind, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
-def score_child(library: str, name: str) -> None:
-    """Run Score-CAM once in a process of its own and print seconds and peak memory above the loaded model."""
+def child(library: str, kind: str, name: str) -> None:
+    """The other side of `in_own_process`."""
     import resource
 
     import psutil
+
+    torch.set_num_threads(THREADS)
+    model = network(name)
+    images = torch.rand(1 if kind == "score" else 8, 3, 224, 224)
+    call = (score_calls if kind == "score" else grad_calls)(name, model, images)[library]
+    with torch.no_grad():
+        model(images[:1])
+    before = psutil.Process().memory_info().rss
+    start = time.perf_counter()
+    call()
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "megabytes": max(0, peak - before) / 2**20}))
+
+
+def score_calls(name: str, model: nn.Module, image: Tensor) -> dict[str, Callable[[], object]]:
     import pytorch_grad_cam
     import torchcam.methods
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-    torch.set_num_threads(THREADS)
-    layer, model = LAYERS[name], network(name)
-    image = torch.rand(1, 3, 224, 224)
+    layer = LAYERS[name]
 
-    def torchcam_score() -> object:
+    def with_torchcam() -> object:
         with torchcam.methods.ScoreCAM(model, target_layer=layer, batch_size=16) as extractor, torch.no_grad():
             return extractor(5, model(image))
 
-    with torch.no_grad():
-        model(image)
-    before = psutil.Process().memory_info().rss
-    names = {
-        "egcam": egcam,
-        "pytorch_grad_cam": pytorch_grad_cam,
-        "ClassifierOutputTarget": ClassifierOutputTarget,
+    theirs = pytorch_grad_cam.ScoreCAM(model=model, target_layers=[model.get_submodule(layer)])
+    return {
+        "egcam": lambda: egcam.ScoreCAM(model, layer)(image, target=5),
+        "pytorch-grad-cam": lambda: theirs(input_tensor=image, targets=[ClassifierOutputTarget(5)]),
+        "torchcam": with_torchcam,
     }
-    start = time.perf_counter()
-    eval(
-        SCORE_CALLS[library],
-        {**names, "model": model, "image": image, "layer": layer, "torchcam_score": torchcam_score},
-    )
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "peak": max(0, peak - before)}))
+
+
+def grad_calls(name: str, model: nn.Module, images: Tensor) -> dict[str, Callable[[], object]]:
+    def plain() -> None:
+        with torch.no_grad():
+            model(images)
+
+    return {
+        "plain forward": plain,
+        "egcam grad-cam": lambda: egcam.GradCAM(model, LAYERS[name], signed=True)(images, target=5),
+        **peers(name, model, images),
+    }
+
+
+def part_memory(repeats: int) -> None:
+    say("## Memory of Grad-CAM, batch 8, 224 px, each run in a process of its own\n")
+    say("| network | call | peak memory above the loaded model, MB |\n|---|---|---|")
+    for name in LAYERS:
+        for library in ("plain forward", "egcam grad-cam", *PEERS):
+            megabytes = statistics.median(in_own_process(library, "grad", name)["megabytes"] for _ in range(repeats))
+            say(f"| {name} | {library} | {megabytes:.0f} |")
+    say()
 
 
 def part_score(repeats: int) -> None:
     say("## Score-CAM, one image, 224 px, each run in a process of its own\n")
     say("| network | library | seconds | peak memory above the loaded model, MB |\n|---|---|---|---|")
     for name in LAYERS:
-        for library in SCORE_CALLS:
-            runs = []
-            for _ in range(repeats):
-                command = [sys.executable, __file__, "--score-child", library, name]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                runs.append(json.loads(done.stdout.strip().splitlines()[-1]))
+        for library in ("egcam", "pytorch-grad-cam", "torchcam"):
+            runs = [in_own_process(library, "score", name) for _ in range(repeats)]
             seconds = statistics.median(run["seconds"] for run in runs)
-            peak = statistics.median(run["peak"] for run in runs)
-            say(f"| {name} | {library} | {seconds:.1f} | {peak / 2**20:.0f} |")
+            megabytes = statistics.median(run["megabytes"] for run in runs)
+            say(f"| {name} | {library} | {seconds:.1f} | {megabytes:.0f} |")
     say()
 
 
-PARTS = {"cams": part_cams, "sampled": part_sampled, "ablation": part_ablation, "score": part_score}
+PARTS = {
+    "cams": part_cams,
+    "memory": part_memory,
+    "sampled": part_sampled,
+    "ablation": part_ablation,
+    "score": part_score,
+}
 
 
 def main() -> None:
@@ -238,16 +267,16 @@ def main() -> None:
     parser.add_argument("--part", choices=list(PARTS), action="append", help="only this part (may be repeated)")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--markdown", type=Path, help="also write the report here")
-    parser.add_argument("--score-child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.score_child:
-        score_child(*arguments.score_child)
+    if arguments.child:
+        child(*arguments.child)
         return
     torch.set_num_threads(THREADS)
     say("# Speed\n")
     say(f"torch {torch.__version__}, {THREADS} threads, {platform.machine()}, made by `python benchmarks/speed.py`.\n")
     for part in arguments.part or PARTS:
-        PARTS[part](1 if part == "score" else arguments.repeats)
+        PARTS[part](1 if part in ("score", "memory") else arguments.repeats)
     if arguments.markdown:
         arguments.markdown.write_text("\n".join(LINES) + "\n", encoding="utf-8")
 

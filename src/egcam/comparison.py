@@ -199,7 +199,7 @@ def applicable(method: str, classifier: Classifier, options: Mapping[str, Any]) 
     Layer and class names come from the classifier unless given. Methods that walk from one baseline take `samples` as
     their steps, a named `reference` as the baseline, and else black as this network sees it.
     """
-    known = {"classes": classifier.classes, "layer": classifier.layer}
+    known: dict[str, Any] = {"classes": classifier.classes, "layer": classifier.layer}
     known.update((name, value) for name, value in options.items() if value is not None)
     accepted = takes(method)
     if "steps" in accepted and "samples" in known:

@@ -20,9 +20,10 @@ from egcam.models.capture import Probe, Reshape, as_reshape
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import INPUT, Layer, LayerPoint, Trace, dry_run, last_spatial_layer, resolve
+from egcam.models.layout import Layout
 from egcam.models.targets import Score, Target, Targets, known_classes
 
-_CPU_MEMORY = 256 * 2**20
+_CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
 _MOST_AT_ONCE = 64
 _SMALL = 8  # so few passes are made in one go, without asking what they need
 
@@ -50,12 +51,13 @@ class Explainer(ABC):
         classes: the class names, for targets by name; models that carry names, and ImageNet networks, need none.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
-        memory: bytes one pass may take, about; by default 256 MiB on a CPU and a third of what is free on a GPU.
+        memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
         reshape: "tokens", "channels-last" or a callable, for layers that do not put out (N, channels, height, width).
     """
 
     name: ClassVar[str]
     at_input: ClassVar[bool] = False
+    cpu_memory: ClassVar[int] = 384 * 2**20
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class Explainer(ABC):
         self.method = self.name
         self._layer = layer
         self._reshape = as_reshape(reshape)
+        self._layout = Layout()
         self._traces: dict[tuple[int, ...], Trace | None] = {}
         self._points: tuple[LayerPoint, ...] | None = None
         Targets(None, 0, score)
@@ -134,7 +137,7 @@ class Explainer(ABC):
         found: list[Maps] = []
         with untouched(self.model, images.device):
             points = self._layer_points(images, extra)
-            probe = Probe(self.model, points, extra, self._reshape)
+            probe = Probe(self.model, points, extra, self._reshape, self._layout)
             size = self._images_at_once(images, points, extra)
             memo: dict[str, Any] = {}
             for start in range(0, len(images), size):
@@ -195,7 +198,10 @@ class Explainer(ABC):
         needed = self._bytes_per_image(images, points, extra)
         if needed is None:
             return _SMALL
-        return max(1, min(_MOST_AT_ONCE, self._budget(images.device) // max(1, needed)))
+        most = _MOST_AT_ONCE
+        if images.device.type == "cpu" and self.memory is None:
+            most = max(_SMALL, min(most, _CPU_CACHED // max(1, needed)))
+        return max(1, min(most, self._budget(images.device) // max(1, needed)))
 
     def _bytes_per_image(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int | None:
         shape = tuple(images.shape[1:])
@@ -215,7 +221,7 @@ class Explainer(ABC):
             return self.memory
         if device.type == "cuda":
             return int(torch.cuda.mem_get_info(device)[0] // 3)
-        return _CPU_MEMORY
+        return self.cpu_memory
 
     # -- the result ------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class ScoreCAM(Explainer):
     """
 
     name = "score-cam"
+    cpu_memory = 256 * 2**20  # without a backward pass, larger batches gain nothing
 
     def __init__(
         self, model: nn.Module, layer: Layer = None, *, align_corners: bool = False, **common: Unpack[Common]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from egcam.errors import TargetError
 from egcam.metrics.inputs import check_positive, chunks
 from egcam.models.guard import untouched
+from egcam.models.layout import Layout
 from egcam.models.targets import Score, Target, Targets, class_scores
 
 CPU_BATCH = 8
@@ -65,6 +66,7 @@ class Scorer:
         batch_size: int | None = None,
     ) -> None:
         self.model = model
+        self._layout = Layout()
         self.images = images
         self.batch_size = fitting_batch(batch_size, images.device)
         self.accuracy = score == "accuracy"
@@ -87,7 +89,8 @@ class Scorer:
     def __call__(self, batch: Tensor, rows: Tensor) -> Tensor:
         """(B,) scores of altered images; `rows` says which image each one was made from."""
         indices = None if self.classes is None else self.classes[rows]
-        return _precise(self._read(self.targets, self.model(batch), indices, len(batch)))
+        output = self._layout.run(batch, lambda layout: self.model(batch.to(memory_format=layout)))
+        return _precise(self._read(self.targets, output, indices, len(batch)))
 
     def _read(self, targets: Targets, output: object, indices: Tensor | None, count: int) -> Tensor:
         if not self.accuracy:

@@ -19,6 +19,7 @@ from egcam.errors import LayerError, ModelError
 from egcam.models.guard import add_hook
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layers import LayerPoint, tensor_in
+from egcam.models.layout import Layout
 
 Reshape = Callable[[Tensor], Tensor]
 
@@ -95,6 +96,7 @@ class Probe:
         points: the layers; the network's input is `egcam.models.layers.INPUT`.
         extra: further inputs of the model.
         reshape: turns a layer's output into (B, K, h, w) where it is not one already.
+        layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
     """
 
     def __init__(
@@ -103,38 +105,58 @@ class Probe:
         points: Sequence[LayerPoint],
         extra: ExtraInputs,
         reshape: Reshape | None = None,
+        layout: Layout | None = None,
     ) -> None:
+        self.layout = Layout() if layout is None else layout
         self.model = model
         self.points = tuple(points)
         self.extra = extra
         self.reshape = reshape
 
-    def forward(self, images: Tensor, rows: Tensor) -> Seen:
+    def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> Seen:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
-        with torch.no_grad(), self._taps(with_gradient=False) as taps:
-            output = self._run(images, rows)
-        return Seen(self._activations(taps, images), output)
+
+        def attempt(layout: torch.memory_format) -> Seen:
+            with torch.no_grad(), self._taps(with_gradient=False) as taps:
+                output = self._run(images, rows, layout)
+            return Seen(self._activations(taps, images), output)
+
+        return self.layout.run(images, attempt) if fast else attempt(torch.preserve_format)
 
     def features(self, images: Tensor, rows: Tensor) -> list[Tensor]:
-        """The activations only; the pass ends at the last of the layers."""
+        """The activations only; the pass ends at the last of the layers, and is fast."""
         if all(point.module is None for point in self.points):
             return [images for _ in self.points]
-        with torch.no_grad(), self._taps(with_gradient=False, stop=True) as taps, suppress(_Stop):
-            self._run(images, rows)
-        return self._activations(taps, images)
 
-    def gradients(self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor]) -> Seen:
+        def attempt(layout: torch.memory_format) -> list[Tensor]:
+            with torch.no_grad(), self._taps(with_gradient=False, stop=True) as taps, suppress(_Stop):
+                self._run(images, rows, layout)
+            return self._activations(taps, images)
+
+        return self.layout.run(images, attempt)
+
+    def gradients(self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], fast: bool = False) -> Seen:
         """Activations, output, scores and d(score)/d(activations), each row for itself.
 
         Args:
             images: (B, C, H, W).
             rows: (B,) which of the explained images each row is a variant of.
             score: from the model's output to the (B,) numbers explained.
+            fast: one of many passes, so that trying the fast layout pays.
         """
-        seen = self._try_gradients(images, rows, score, torch.no_grad())
+
+        def attempt(layout: torch.memory_format) -> Seen:
+            return self._gradients(images, rows, score, layout)
+
+        return self.layout.run(images, attempt) if fast else attempt(torch.preserve_format)
+
+    def _gradients(
+        self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], layout: torch.memory_format
+    ) -> Seen:
+        seen = self._try_gradients(images, rows, score, layout, torch.no_grad())
         if seen is None:
             # The network switches gradients off around the layer and, leaving that block, back to what was on before.
-            seen = self._try_gradients(images, rows, score, torch.enable_grad())
+            seen = self._try_gradients(images, rows, score, layout, torch.enable_grad())
         if seen is None:
             names = ", ".join(repr(point.name) for point in self.points)
             raise LayerError(
@@ -144,14 +166,19 @@ class Probe:
         return seen
 
     def _try_gradients(
-        self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], before_layer: Any
+        self,
+        images: Tensor,
+        rows: Tensor,
+        score: Callable[[Any], Tensor],
+        layout: torch.memory_format,
+        before_layer: Any,
     ) -> Seen | None:
         at_input = any(point.module is None for point in self.points)
         leaf = images.detach().requires_grad_() if at_input else images
         with before_layer, self._taps(with_gradient=True) as taps:
             if at_input:
                 torch.set_grad_enabled(True)
-            output = self._run(leaf, rows)
+            output = self._run(leaf, rows, layout)
             with torch.enable_grad():
                 scores = score(output)
             sources = [leaf if tap is None else self._tapped(tap) for tap in taps]
@@ -197,10 +224,10 @@ class Probe:
             for handle in handles:
                 handle.remove()
 
-    def _run(self, images: Tensor, rows: Tensor) -> Any:
+    def _run(self, images: Tensor, rows: Tensor, layout: torch.memory_format) -> Any:
         args, kwargs = self.extra.rows(rows)
         # A copy, for the model may write into its input.
-        return self.model(images.clone(), *args, **kwargs)
+        return self.model(images.clone(memory_format=layout), *args, **kwargs)
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
         return [
