@@ -106,8 +106,11 @@ class Scorer:
             rows: (J,) the image each altered copy was made from.
             make: gets a slice of the J jobs and returns those altered images.
         """
-        parts = [self(make(part), rows[part]) for part in chunks(len(rows), self.batch_size)]
-        return torch.cat(parts) if parts else self.clean.new_empty(0)
+        # Written into one tensor: thousands of small results kept between large batches would fragment the heap.
+        scores = self.clean.new_empty(len(rows))
+        for part in chunks(len(rows), self.batch_size):
+            scores[part] = self(make(part), rows[part])
+        return scores
 
 
 def _precise(scores: Tensor) -> Tensor:
