@@ -14,14 +14,14 @@ import sys
 import time
 from pathlib import Path
 
+from peak_memory import peak_memory
+
 BASE = {"samples": 16, "batch": 1, "size": 224}
 SWEEPS = {"samples": [4, 8, 16, 32, 64, 128], "batch": [1, 2, 4, 8, 16], "size": [96, 160, 224, 320, 448]}
 
 
 def child(samples: int, batch: int, size: int) -> None:
     """Measure one point and print it as JSON."""
-    import resource
-
     import psutil
     import torch
     import torchvision
@@ -39,7 +39,7 @@ def child(samples: int, batch: int, size: int) -> None:
     start = time.perf_counter()
     explainer(images, target=5)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_memory()
     print(json.dumps({"seconds": seconds, "megabytes": (peak - before) / 2**20}))
 
 

@@ -5,7 +5,7 @@
     python benchmarks/speed.py --markdown docs/speed.md
 
 Random weights serve: speed does not depend on them (but for Score-CAM, where trained networks have more channels that
-are zero everywhere and so need fewer passes). Each figure is the median of interleaved repetitions.
+are zero everywhere and so need fewer passes). Calls take turns; each figure is the median over rounds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from peak_memory import peak_memory
 from torch import Tensor, nn
 
 import egcam
@@ -43,8 +44,8 @@ def network(name: str) -> nn.Module:
     return torchvision.models.get_model(name, weights=None).eval()
 
 
-def medians(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Seconds for each call: one warm-up, then `repeats` rounds over all calls, medians."""
+def medians(calls: dict[str, Callable[[], object]], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds for each call, and its multiple of the first call in the same round: medians over rounds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -53,7 +54,12 @@ def medians(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    first = times[next(iter(times))]
+    ratios = {
+        name: statistics.median(value / base for value, base in zip(values, first, strict=True))
+        for name, values in times.items()
+    }
+    return {name: statistics.median(values) for name, values in times.items()}, ratios
 
 
 def plain_forward(model: nn.Module, images: Tensor) -> Callable[[], object]:
@@ -98,9 +104,9 @@ def part_cams(repeats: int) -> None:
             explainer = egcam.registry.create(method, model, layer=LAYERS[name], signed=True)
             calls[f"egcam {method}"] = lambda explainer=explainer, images=images: explainer(images, target=5)
         calls |= peers(name, network(name), images)
-        found = medians(calls, repeats)
+        found, ratios = medians(calls, repeats)
         for call, seconds in found.items():
-            say(f"| {name} | {call} | {seconds:.3f} | {seconds / found['plain forward']:.2f} |")
+            say(f"| {name} | {call} | {seconds:.3f} | {ratios[call]:.2f} |")
     say()
 
 
@@ -133,11 +139,10 @@ def part_sampled(repeats: int) -> None:
         calls: dict[str, Callable[[], object]] = {"plain": plain}
         for method, explainer in explainers.items():
             calls[method] = lambda explainer=explainer, image=image: explainer(image, target=5)
-        found = medians(calls, repeats)
-        one = found["plain"] / (count + 1)
+        found, ratios = medians(calls, repeats)
         for method, explainer in explainers.items():
             made = explainer(image, target=5).passes
-            ratio = found[method] / (one * needed[method])
+            ratio = ratios[method] * (count + 1) / needed[method]
             say(f"| {name} | {method} | {needed[method]} | {made} | {found[method]:.2f} | {ratio:.2f} |")
     say()
 
@@ -182,8 +187,6 @@ def in_own_process(library: str, kind: str, name: str) -> dict[str, float]:
 
 def child(library: str, kind: str, name: str) -> None:
     """The other side of `in_own_process`."""
-    import resource
-
     import psutil
 
     torch.set_num_threads(THREADS)
@@ -196,7 +199,7 @@ def child(library: str, kind: str, name: str) -> None:
     start = time.perf_counter()
     call()
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_memory()
     print(json.dumps({"seconds": seconds, "megabytes": max(0, peak - before) / 2**20}))
 
 
