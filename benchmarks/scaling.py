@@ -56,14 +56,16 @@ def draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    labels = {"samples": "samples", "batch": "images in the batch", "size": "image side, pixels"}
+    labels = {"samples": "samples", "batch": "images in the batch", "size": "thousand pixels in the image"}
     figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), sharey="row")
     for column, (axis, values) in enumerate(SWEEPS.items()):
         for row, (key, label) in enumerate((("seconds", "seconds"), ("megabytes", "peak memory, MB"))):
             place = axes[row, column]
-            place.plot(values, [point[key] for point in results[axis]], marker="o", color="#2a6f97")
-            place.set_ylim(bottom=0)
-            place.set_xlim(left=0)
+            along = [value**2 / 1000 for value in values] if axis == "size" else values
+            place.plot(along, [point[key] for point in results[axis]], marker="o", color="#2a6f97")
+            highest = max(point[key] for sweep in results.values() for point in sweep)
+            place.set_ylim(0, 1.1 * highest)
+            place.set_xlim(0, 1.05 * max(along))
             place.grid(alpha=0.3)
             place.spines[["top", "right"]].set_visible(False)
             if column == 0:
