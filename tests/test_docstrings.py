@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 
 import pytest
+import torch
 
 import egcam
 
@@ -16,6 +17,7 @@ MODULES = sorted(module.name for module in pkgutil.walk_packages(egcam.__path__,
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
     module = importlib.import_module(name)
+    torch.manual_seed(0)
     found = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert found.failed == 0
 

@@ -121,7 +121,7 @@ def explain(
     Example:
         >>> import torch
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
-        >>> explain(net, torch.rand(2, 1, 8, 8), method="layer-cam", target=[1, 2]).targets
+        >>> explain(net, torch.rand(2, 1, 8, 8), method="layer-cam", target=[1, 2], signed=True).targets
         tensor([1, 2])
     """
     for_call = {key: options.pop(key) for key in ("inputs", "keywords", "progress") if key in options}

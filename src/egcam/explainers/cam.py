@@ -95,7 +95,7 @@ class GradCAM(GradientCAM):
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
-        >>> GradCAM(net)(torch.ones(1, 1, 8, 8), target=0).maps.shape
+        >>> GradCAM(net, signed=True)(torch.ones(1, 1, 8, 8), target=0).maps.shape
         torch.Size([1, 6, 6])
     """
 
@@ -177,7 +177,8 @@ class ExpectedGradCAM(GradientCAM):
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
-        >>> explanation = ExpectedGradCAM(net, reference="black", samples=8)(torch.rand(2, 1, 8, 8), target=0)
+        >>> cam = ExpectedGradCAM(net, reference="black", samples=8, signed=True)
+        >>> explanation = cam(torch.rand(2, 1, 8, 8), target=0)
         >>> explanation.maps.shape, explanation.passes
         (torch.Size([2, 6, 6]), 18)
     """
