@@ -120,7 +120,7 @@ def explain(
 
     Example:
         >>> import torch
-        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
         >>> explain(net, torch.rand(2, 1, 8, 8), method="layer-cam", target=[1, 2], signed=True).targets
         tensor([1, 2])
     """

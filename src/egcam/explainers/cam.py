@@ -94,7 +94,7 @@ class GradCAM(GradientCAM):
     """Grad-CAM (Selvaraju et al., 2017): w_k = mean_ij dy/dA^k.
 
     Example:
-        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
         >>> GradCAM(net, signed=True)(torch.ones(1, 1, 8, 8), target=0).maps.shape
         torch.Size([1, 6, 6])
     """
@@ -176,7 +176,7 @@ class ExpectedGradCAM(GradientCAM):
         common: the options all explainers take.
 
     Example:
-        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
         >>> cam = ExpectedGradCAM(net, reference="black", samples=8, signed=True)
         >>> explanation = cam(torch.rand(2, 1, 8, 8), target=0)
         >>> explanation.maps.shape, explanation.passes
