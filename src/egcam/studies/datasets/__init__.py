@@ -1,0 +1,1 @@
+"""Images with what is known of them: labels, masks, boxes."""

@@ -1,0 +1,66 @@
+"""What every data set gives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from egcam.errors import EgcamError
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class DataError(EgcamError):
+    """Data that are missing, incomplete or not laid out as expected; the text says what is missing and where it was looked for."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image with what is known of it.
+
+    Attributes:
+        name: unique in the data set, the same on every machine: a path relative to the data's folder, or a number.
+        image: RGB, upright, as stored (before any resize or crop).
+        label: its class as the network numbers them, or None.
+        mask: (height, width) of the stored image: where the labelled object is, or None.
+    """
+
+    name: str
+    image: Image.Image
+    label: int | None = None
+    mask: Mask | None = None
+
+
+class Dataset(ABC):
+    """Images by number. Opening one reads its listing only; an image is read when asked for."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """One line for reports: what it is, how many images, which labels or masks."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of all images, in order: what identifies the choice of images across machines."""
+
+    @property
+    @abstractmethod
+    def has_labels(self) -> bool:
+        """Whether every picture has a label."""
+
+    @property
+    @abstractmethod
+    def has_masks(self) -> bool:
+        """Whether every picture has a mask."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Picture:
+        """The picture numbered `index`; `egcam.errors.InputError` where its file cannot be read."""

@@ -1,0 +1,76 @@
+"""The smallest piece of a study, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Unit(NamedTuple):
+    """One model explaining one image with one method: done as a whole or not at all.
+
+    Attributes:
+        model: the model's label in the study.
+        method: the method's name in the study.
+        image: the image's number in the data.
+    """
+
+    model: str
+    method: str
+    image: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a metric says of a map. `value` is NaN where there is none, and `cause` says why."""
+
+    metric: str
+    value: float
+    seconds: float
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a unit.
+
+    Attributes:
+        unit: which one.
+        name: the image's name in the data, such as its file name.
+        target: the class that was explained; -1 where it never came to that.
+        prediction: the class the model predicts; -1 likewise.
+        seconds: how long the unit took.
+        scores: one for each metric, in the study's order; whole-set metrics have none yet.
+        error: why the unit failed as a whole, where it did; its scores are then NaN with this cause.
+        curves: perturbation curves by metric, at evenly spaced shares of the pixels from 0 to 1.
+        coarse: (h, w) the map before it was enlarged, where the study keeps it.
+        picture: what the model saw, as an encoded image, where the study keeps it.
+    """
+
+    unit: Unit
+    name: str
+    target: int
+    prediction: int
+    seconds: float
+    scores: tuple[Score, ...]
+    error: str | None = None
+    curves: Mapping[str, Floats] = field(default_factory=dict)
+    coarse: Floats | None = None
+    picture: bytes | None = None
+
+
+def failed(unit: Unit, metrics: tuple[str, ...], cause: str, name: str = "") -> Outcome:
+    """The outcome of a unit that came to nothing.
+
+    Example:
+        >>> failed(Unit("vgg16", "grad-cam", 3), ("insertion",), "the worker died").scores[0].cause
+        'the worker died'
+    """
+    scores = tuple(Score(metric, nan, 0.0, cause) for metric in metrics)
+    return Outcome(unit, name, -1, -1, 0.0, scores, error=cause)
