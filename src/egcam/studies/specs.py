@@ -38,7 +38,7 @@ class DataSpec:
     Attributes:
         kind: how they lie on disk.
         path: the folder (or file) they are in.
-        images: how many are taken, None for all; chosen by `seed`, evenly spread over the classes where these are known.
+        images: how many are taken, None for all; chosen by `seed`, evenly spread over the classes where known.
         size: side in pixels the network gets them at; None is the network's own.
         classes: names of the classes taken, for data with several; none is all.
         annotations: a file beside the images: COCO's instances, ImageNet's labels.

@@ -15,7 +15,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class DataError(EgcamError):
-    """Data that are missing, incomplete or not laid out as expected; the text says what is missing and where it was looked for."""
+    """Data that are missing or not laid out as expected; the text says what is missing and where it was looked for."""
 
 
 @dataclass(frozen=True)
