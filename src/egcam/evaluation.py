@@ -6,7 +6,7 @@ An image or a method that fails does not end the run: its scores are missing, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from time import perf_counter
 from typing import Any
@@ -26,6 +26,7 @@ from egcam.metrics.inputs import (
     chunks,
     resized,
 )
+from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import Metric, MetricError, metric, names
 from egcam.metrics.scoring import Scorer, fitting_batch, forward_only
 from egcam.metrics.tables import Row, Table
@@ -38,6 +39,7 @@ Options = Mapping[str, Any]
 Maker = Callable[[nn.Module], Explainer]
 
 _CURVES = ("insertion", "deletion", "insertion-deletion")
+_SHARED_OPTIONS = {"step", "score", "batch_size"}
 _CONFIDENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "average-drop": confidence.drop_of,
     "increase-in-confidence": confidence.increase_of,
@@ -74,6 +76,14 @@ class Work:
     protocol: Protocol
     batch_size: int
     options: Mapping[str, Options]
+    curves: dict[str, dict[int, Curve]] | None = None
+
+    def keep_curves(self, metric: str, rows: Tensor, curve: Curve) -> None:
+        """Remember the curves of the images `rows`, where curves are wanted."""
+        if self.curves is not None:
+            of_metric = self.curves.setdefault(metric, {})
+            for place, image in enumerate(rows.tolist()):
+                of_metric[image] = Curve(curve.fractions[place].cpu(), curve.scores[place].cpu())
 
     def target_of(self, rows: Tensor) -> Target:
         """The targets of the images `rows`."""
@@ -102,6 +112,7 @@ def evaluate(
     metric_options: Mapping[str, Options] | None = None,
     image_names: Sequence[str] | None = None,
     batch_size: int | None = None,
+    curves: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
@@ -126,6 +137,7 @@ def evaluate(
         metric_options: options of metrics, by metric.
         image_names: names of the images for the table; their numbers otherwise.
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
+        curves: keep the insertion and deletion curves in `Table.curves`.
         progress: called with a line when a method begins a metric.
 
     Example:
@@ -152,10 +164,14 @@ def evaluate(
     common = {"reference": reference, "layer": layer, "seed": seed}
     for method in found.values():
         _check_method(method)
+    kept: dict[tuple[str, str], dict[int | str, Curve]] = {}
     for name, method in found.items():
         own = (method_options or {}).get(name, {})
-        rows += _method_rows(work, name, method, chosen, labels, common, own, progress or _silent)
-    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen))
+        of_method = replace(work, curves={} if curves else None)
+        rows += _method_rows(of_method, name, method, chosen, labels, common, own, progress or _silent)
+        for of_metric, by_image in (of_method.curves or {}).items():
+            kept[name, of_metric] = {labels[image]: by_image[image] for image in sorted(by_image)}
+    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), kept)
 
 
 def _silent(text: str) -> None:
@@ -329,11 +345,9 @@ def _families(
     # Maps in the explainer's own resolution need not be made again where it is compared with itself.
     own = maps if native else None
     families = _robustness_families(work, explainer, own, [name for name in wanted if name in robustness.RECIPES])
-    # Sharing is for metrics with the same settings; one with options of its own stands alone.
     for shared, make in ((_CURVES, _curves_family), (tuple(_CONFIDENCES), _confidence_family)):
-        together = tuple(name for name in wanted if name in shared and name not in work.options)
-        if together:
-            families.append(make(work, maps, together))
+        for together, options in _alike(work, [name for name in wanted if name in shared]):
+            families.append(make(work, maps, together, options))
     done = {name for family in families for name in family.names}
     for one in chosen:
         if one.name not in done:
@@ -342,15 +356,33 @@ def _families(
     return families
 
 
-def _curves_family(work: Work, maps: Tensor, together: tuple[str, ...]) -> Family:
+def _alike(work: Work, wanted: Sequence[str]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Metrics of a family grouped by equal options; one with options that others read otherwise stands alone."""
+    groups: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    for name in wanted:
+        options = dict(work.options.get(name, {}))
+        if not set(options) <= _SHARED_OPTIONS:
+            continue
+        for place, (names_so_far, known) in enumerate(groups):
+            if known == options:
+                groups[place] = ((*names_so_far, name), known)
+                break
+        else:
+            groups.append(((name,), options))
+    return groups
+
+
+def _curves_family(work: Work, maps: Tensor, together: tuple[str, ...], options: Options) -> Family:
+    curve_of = {"insertion": faithfulness.insertion_curve, "deletion": faithfulness.deletion_curve}
+    needed = [name for name in curve_of if name in together or "insertion-deletion" in together]
+    call_options = {"batch_size": work.batch_size, **options}
+
     def share(rows: Tensor) -> dict[str, Tensor]:
         call = (work.model, work.images[rows], maps[rows], work.target_of(rows))
-        areas = {}
-        if "insertion" in together or "insertion-deletion" in together:
-            areas["insertion"] = faithfulness.insertion_curve(*call, batch_size=work.batch_size).area()
-        if "deletion" in together or "insertion-deletion" in together:
-            areas["deletion"] = faithfulness.deletion_curve(*call, batch_size=work.batch_size).area()
-        return areas
+        curves = {name: curve_of[name](*call, **call_options) for name in needed}
+        for name, curve in curves.items():
+            work.keep_curves(name, rows, curve)
+        return {name: curve.area() for name, curve in curves.items()}
 
     def finish(name: str, areas: dict[str, Tensor]) -> Tensor:
         score = areas["insertion"] - areas["deletion"] if name == "insertion-deletion" else areas[name]
@@ -359,10 +391,12 @@ def _curves_family(work: Work, maps: Tensor, together: tuple[str, ...]) -> Famil
     return Family(together, share, finish)
 
 
-def _confidence_family(work: Work, maps: Tensor, together: tuple[str, ...]) -> Family:
+def _confidence_family(work: Work, maps: Tensor, together: tuple[str, ...], options: Options) -> Family:
+    call_options = {"batch_size": work.batch_size, **options}
+
     def share(rows: Tensor) -> tuple[Tensor, Tensor]:
         call = (work.model, work.images[rows], maps[rows], work.target_of(rows))
-        return confidence.masked_confidence(*call, batch_size=work.batch_size)
+        return confidence.masked_confidence(*call, **call_options)
 
     return Family(together, share, lambda name, scores: settle(name, _CONFIDENCES[name](*scores), {}))
 

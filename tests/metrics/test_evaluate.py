@@ -87,6 +87,36 @@ def test_work_is_shared(scene):
     assert counting.seen == 3 * (1 + 13 + 13)
 
 
+def test_curves_with_the_same_options_are_shared(scene):
+    names = ["insertion", "deletion", "insertion-deletion"]
+    counting = Counting(scene.model)
+    coarse = {name: {"step": 36} for name in names}
+    table = evaluate(counting, scene.images, {"m": bright}, names, metric_options=coarse)
+    assert counting.seen == 3 * (1 + 5 + 5)
+    maps = bright(scene.images, None)
+    expected = metrics.deletion(scene.model, scene.images, maps, step=36)
+    torch.testing.assert_close(values(table, "m", "deletion"), expected)
+    mixed = evaluate(scene.model, scene.images, {"m": bright}, names, metric_options={"deletion": {"step": 36}})
+    torch.testing.assert_close(values(mixed, "m", "deletion"), expected)
+    torch.testing.assert_close(values(mixed, "m", "insertion"), metrics.insertion(scene.model, scene.images, maps))
+
+
+def test_curves_are_kept_where_asked_for(scene):
+    table = evaluate(scene.model, scene.images, {"m": bright}, ["insertion-deletion"], curves=True, image_names="abc")
+    assert list(table.curves) == [("m", "insertion"), ("m", "deletion")]
+    maps = bright(scene.images, None)
+    for metric, whole in (
+        ("insertion", metrics.insertion_curve(scene.model, scene.images, maps)),
+        ("deletion", metrics.deletion_curve(scene.model, scene.images, maps)),
+    ):
+        kept = table.curves["m", metric]
+        assert list(kept) == ["a", "b", "c"]
+        for image, name in enumerate("abc"):
+            torch.testing.assert_close(kept[name].scores, whole.scores[image])
+            torch.testing.assert_close(kept[name].fractions, whole.fractions[image])
+    assert not evaluate(scene.model, scene.images, {"m": bright}, ["insertion"]).curves
+
+
 def test_a_method_that_fails_leaves_the_others_alone(scene):
     def broken(images, target):
         raise RuntimeError("no such layer")

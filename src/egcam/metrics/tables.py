@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from egcam.errors import MethodError, near_misses, require
+from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
@@ -40,11 +41,13 @@ class Table:
         rows: one for each method, metric and image.
         methods: in the order they were given.
         metrics: likewise.
+        curves: where they were asked for, insertion and deletion curves by (method, metric) and then by image.
     """
 
     rows: tuple[Row, ...]
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
+    curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
 
     @property
     def frame(self) -> pd.DataFrame:
