@@ -1,0 +1,1 @@
+"""Figures for papers: pure drawing functions on explanations, curves and tables."""

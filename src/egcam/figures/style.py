@@ -1,0 +1,285 @@
+"""How every figure looks: sizes, letters, colours, and one look for each method, the same in all figures.
+
+This is the shared palette: whatever draws methods (the figures here, the reports of studies) asks `color`, `line` and
+`label`, so that a method has the same colour, line and name wherever it is met. Colours are those of Okabe and Ito,
+which colour-blind readers can tell apart; methods that share one differ in line style and marker. Expected Grad-CAM
+always has the emphasised colour, which no other method has, and a heavier line.
+
+Nothing here touches matplotlib's global state: `context()` holds for the length of a `with` block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
+
+import numpy as np
+
+from egcam.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+
+Width = Literal["column", "page"]
+
+# Inches, at which the figure is printed: no scaling, so a point is a point.
+COLUMN_WIDTH = 3.3
+PAGE_WIDTH = 6.9
+# Points. No letter is smaller than SMALL.
+SMALL = 7.0
+TEXT = 7.5
+TITLE = 8.0
+DPI = 300
+
+INK = "#1a1c20"
+FAINT = "#5c6370"
+RULE = "#d5d8de"
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#888888"
+EMPHASIS = VERMILLION
+
+# Perceptually uniform. Most photographs are warm (skin, fur, wood): viridis stays apart from them.
+HEAT_COLORS = "viridis"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The look of one method in a plot."""
+
+    color: str
+    style: str
+    marker: str
+    width: float = 1.1
+    order: float = 2.0
+
+    def options(self, marker: bool = True) -> dict[str, Any]:
+        """Keywords for `Axes.plot`."""
+        drawn = {"color": self.color, "linestyle": self.style, "linewidth": self.width, "zorder": self.order}
+        return {**drawn, "marker": self.marker, "markersize": 3.5} if marker else drawn
+
+
+_EMPHASISED = Line(EMPHASIS, "-", "o", 2.0, 3.0)
+_LINES = {
+    "expected-grad-cam": _EMPHASISED,
+    "expected-grad-cam-paper": Line(ORANGE, "-", "D"),
+    "grad-cam": Line(BLACK, "-", "s"),
+    "grad-cam++": Line(BLUE, "-", "^"),
+    "smooth-grad-cam++": Line(SKY, "--", "v"),
+    "integrated-grad-cam": Line(GREEN, "-", "d"),
+    "hires-cam": Line(PURPLE, "-", "P"),
+    "xgrad-cam": Line(BLUE, "--", "X"),
+    "layer-cam": Line(SKY, "-", "<"),
+    "score-cam": Line(GREEN, "--", ">"),
+    "ablation-cam": Line(PURPLE, "--", "h"),
+    "cam": Line(GREY, "-", "*"),
+    "input-gradient": Line(GREY, "--", "p"),
+    "smooth-grad": Line(SKY, ":", "8"),
+    "integrated-gradients": Line(GREEN, ":", "H"),
+    "expected-gradients": Line(ORANGE, ":", "o"),
+}
+_LABELS = {
+    "expected-grad-cam": "Expected Grad-CAM",
+    "expected-grad-cam-paper": "Expected Grad-CAM (paper)",
+    "grad-cam": "Grad-CAM",
+    "grad-cam++": "Grad-CAM++",
+    "smooth-grad-cam++": "Smooth Grad-CAM++",
+    "integrated-grad-cam": "Integrated Grad-CAM",
+    "hires-cam": "HiResCAM",
+    "xgrad-cam": "XGrad-CAM",
+    "layer-cam": "LayerCAM",
+    "score-cam": "Score-CAM",
+    "ablation-cam": "Ablation-CAM",
+    "cam": "CAM",
+    "input-gradient": "Input gradient",
+    "smooth-grad": "SmoothGrad",
+    "integrated-gradients": "Integrated Gradients",
+    "expected-gradients": "Expected Gradients",
+}
+_OTHERS = tuple(
+    Line(color, style, marker)
+    for style, marker in (("-.", "s"), (":", "^"), ("--", "D"), ("-", "v"))
+    for color in (BLUE, GREEN, PURPLE, SKY, ORANGE, GREY, BLACK)
+)
+
+
+def label(method: str) -> str:
+    """A method's name as people write it; a name that is not known stays as it is.
+
+    Example:
+        >>> label("expected-grad-cam"), label("my-cam")
+        ('Expected Grad-CAM', 'my-cam')
+    """
+    return _LABELS.get(method, method)
+
+
+def line(method: str) -> Line:
+    """A method's colour, line style, marker and width: always the same for the same name.
+
+    A method that is not known gets a look by its name; `lines` sees to it that no two methods of a figure share one.
+
+    Example:
+        >>> line("expected-grad-cam").color == EMPHASIS, line("my-cam") == line("my-cam")
+        (True, True)
+    """
+    return _LINES.get(method) or _OTHERS[crc32(method.encode()) % len(_OTHERS)]
+
+
+def color(method: str) -> str:
+    """A method's colour.
+
+    Example:
+        >>> color("expected-grad-cam")
+        '#D55E00'
+    """
+    return line(method).color
+
+
+def lines(methods: Iterable[str]) -> dict[str, Line]:
+    """The looks of all methods of one figure, no two alike (up to 28 methods that are not known).
+
+    Example:
+        >>> looks = lines(["grad-cam", "mine", "yours", "theirs"])
+        >>> len(set(looks.values()))
+        4
+    """
+    found: dict[str, Line] = {}
+    for method in methods:
+        look = line(method)
+        if look in found.values():
+            look = next((other for other in _OTHERS if other not in found.values()), look)
+        found[method] = look
+    return found
+
+
+def width_in_inches(width: Width | float) -> float:
+    """The width of a figure: "column" (3.3 in), "page" (6.9 in), or inches.
+
+    Example:
+        >>> width_in_inches("column"), width_in_inches(5)
+        (3.3, 5.0)
+    """
+    if isinstance(width, str):
+        known = {"column": COLUMN_WIDTH, "page": PAGE_WIDTH}
+        if width not in known:
+            raise InputError(f"unknown width {width!r}: pass 'column' (3.3 in), 'page' (6.9 in), or a number of inches")
+        return known[width]
+    if not 1 <= width <= 50:
+        raise InputError(f"the width of a figure is in inches, from 1 to 50; not {width}")
+    return float(width)
+
+
+# A diverging map whose lightness falls evenly on both sides of a near-white middle: blue against, red for. The
+# two ends have the same lightness, so neither side looks stronger (CIELAB: lightness, red-green, yellow-blue).
+_MIDDLE_LIGHTNESS, _END_LIGHTNESS = 95.0, 35.0
+_AGAINST, _FOR = (8.0, -44.0), (48.0, 30.0)
+
+
+@cache
+def signed_colors() -> Colormap:
+    """The diverging map of signed values: blue for -1, near white for 0, red for 1, uniform in lightness.
+
+    Example:
+        >>> red, _, blue, _ = signed_colors()(1.0)
+        >>> red > 3 * blue
+        True
+    """
+    from matplotlib.colors import ListedColormap
+
+    position = np.linspace(-1, 1, 511)
+    strength = np.abs(position)
+    lightness = _MIDDLE_LIGHTNESS - (_MIDDLE_LIGHTNESS - _END_LIGHTNESS) * strength
+    hue = np.where(position[:, None] < 0, np.array(_AGAINST), np.array(_FOR))
+    table = _rgb_from_lab(lightness, *(hue * strength[:, None]).T)
+    return ListedColormap([tuple(entry) for entry in table], name="egcam_signed")
+
+
+def _rgb_from_lab(lightness: Any, red_green: Any, yellow_blue: Any) -> np.ndarray[Any, Any]:
+    """(n, 3) sRGB in [0, 1] from CIELAB under the D65 white; what is out of gamut is clipped."""
+    height = (lightness + 16) / 116
+    steps = np.stack([height + red_green / 500, height, height - yellow_blue / 200], -1)
+    relative = np.where(steps > 6 / 29, steps**3, 3 * (6 / 29) ** 2 * (steps - 4 / 29))
+    xyz = relative * np.array([0.95047, 1.0, 1.08883])
+    matrix = np.array([[3.2406, -1.5372, -0.4986], [-0.9689, 1.8758, 0.0415], [0.0557, -0.2040, 1.0570]])
+    linear = np.clip(xyz @ matrix.T, 0, 1)
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+def heat_colors(name: str | None = None, signed: bool = False) -> Colormap:
+    """The colours of a map: viridis by default, blue-white-red where it is signed, or a matplotlib map by name."""
+    from matplotlib import colormaps
+
+    if name is None and signed:
+        return signed_colors()
+    name = name or HEAT_COLORS
+    if name not in colormaps:
+        raise InputError(f"unknown colour map {name!r}; uniform ones are 'viridis', 'inferno', 'magma', 'cividis'")
+    return colormaps[name]
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "font.family": ["DejaVu Sans"],
+        "font.size": TEXT,
+        "axes.titlesize": TITLE,
+        "axes.labelsize": TEXT,
+        "xtick.labelsize": SMALL,
+        "ytick.labelsize": SMALL,
+        "legend.fontsize": SMALL,
+        "figure.titlesize": TITLE,
+        "figure.facecolor": "white",
+        "savefig.facecolor": "white",
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": FAINT,
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": False,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "xtick.major.size": 2.5,
+        "ytick.major.size": 2.5,
+        "grid.color": RULE,
+        "grid.linewidth": 0.5,
+        "legend.frameon": False,
+        "legend.handlelength": 2.2,
+        # Labels are names of methods, classes and files: a dollar sign is a dollar sign.
+        "text.parse_math": False,
+        "text.usetex": False,
+        # Letters as outlines look the same in every viewer; with a fixed salt the same figure is the same file.
+        "svg.fonttype": "path",
+        "svg.hashsalt": "egcam",
+    }
+
+
+@contextmanager
+def context() -> Iterator[None]:
+    """Draw in this style for the length of a `with` block, whatever the user's own settings are."""
+    from matplotlib import rc_context, rcParamsDefault
+
+    plain = {name: value for name, value in rcParamsDefault.items() if name.split(".")[0] not in _KEPT}
+    with rc_context({**plain, **_settings()}):
+        yield
+
+
+# Setting these starts or ends something outside the figure.
+_KEPT = {
+    "backend",
+    "backend_fallback",
+    "interactive",
+    "toolbar",
+    "webagg",
+    "tk",
+    "macosx",
+    "keymap",
+    "savefig.directory",
+}
