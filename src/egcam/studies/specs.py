@@ -43,6 +43,7 @@ class DataSpec:
         classes: names of the classes taken, for data with several; none is all.
         annotations: a file beside the images: COCO's instances, ImageNet's labels.
         masks: a folder with a mask for each image, named like it.
+        mask_values: the values of a mask that mean the object; none means all but 0.
         labels: a CSV or JSON file with labels or boxes of a folder's images.
         seed: of the choice.
     """
@@ -54,6 +55,7 @@ class DataSpec:
     classes: tuple[str, ...] = ()
     annotations: str | None = None
     masks: str | None = None
+    mask_values: tuple[int, ...] = ()
     labels: str | None = None
     seed: int = 0
 

@@ -1,0 +1,262 @@
+"""A worker's bench: the model, the picture and the method at hand, and the work on a unit."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egcam import references, registry
+from egcam.evaluation import evaluate
+from egcam.metrics.perturb import Curve
+from egcam.metrics.registry import metric
+from egcam.models import zoo
+from egcam.models.preprocessing import Preprocessing
+from egcam.studies.config import StudyError, study_from
+from egcam.studies.datasets import open_dataset
+from egcam.studies.datasets.dataset import Dataset, Picture
+from egcam.studies.geometry import prepared, reference_pool, resized_preprocessing
+from egcam.studies.outcomes import Floats, Outcome, Score, Unit, failed
+from egcam.studies.plugins import import_plugins
+from egcam.studies.specs import MethodSpec, ModelSpec, Study
+
+CURVE_POINTS = 51
+_PICTURE_QUALITY = 90
+
+
+def open_bench(config: Mapping[str, Any]) -> Bench:
+    """The bench for a study given as plain data: what engines call in a worker."""
+    study = study_from(config)
+    import_plugins(study.plugins)
+    return Bench(study)
+
+
+@dataclass
+class Network:
+    """A model of the study, ready for its images."""
+
+    spec: ModelSpec
+    classifier: zoo.Classifier
+    preprocessing: Preprocessing
+    reference: Any
+    explainers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def layer(self) -> str | None:
+        """Where it is explained, or None where egcam finds the layer."""
+        return self.spec.layer or self.classifier.layer
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An image as the network gets it.
+
+    Attributes:
+        picture: as it lies in the data.
+        images: (1, C, H, W).
+        masks: (1, H, W) or None.
+        target: the class to explain.
+        prediction: the class predicted.
+    """
+
+    picture: Picture
+    images: Tensor
+    masks: Tensor | None
+    target: int
+    prediction: int
+
+
+class Recording:
+    """An explainer that remembers the first map it made: that of the image itself, not of a perturbed one."""
+
+    def __init__(self, explainer: Any) -> None:
+        self.explainer = explainer
+        self.coarse: Floats | None = None
+
+    def __call__(self, images: Tensor, target: Any = None) -> Any:
+        """Explain."""
+        explanation = self.explainer(images, target)
+        if self.coarse is None:
+            self.coarse = explanation.maps[0].detach().float().cpu().numpy()
+        return explanation
+
+
+class Bench:
+    """Does units one after the other and keeps what the next one may need: one model, one picture.
+
+    Args:
+        study: what is to be done.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.data: Dataset = open_dataset(study.data)
+        check_data(study, self.data)
+        self._each = tuple(one for one in study.metrics if not metric(one.name).whole_set)
+        self._whole = len(self._each) < len(study.metrics)
+        self._network: Network | None = None
+        self._prepared: tuple[tuple[str, int], Prepared] | None = None
+
+    def __call__(self, unit: Unit) -> Outcome:
+        """The outcome of a unit; whatever fails is in it."""
+        start = perf_counter()
+        name = self.data.names[unit.image]
+        try:
+            with warnings.catch_warnings():
+                # Zero and non-finite maps are causes in the scores.
+                warnings.simplefilter("ignore")
+                outcome = self._outcome(unit)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            cause = text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
+            outcome = failed(unit, tuple(one.name for one in self._each), cause, name)
+        return replace(outcome, seconds=perf_counter() - start)
+
+    def _outcome(self, unit: Unit) -> Outcome:
+        network = self.network(unit.model)
+        image = self._image(network, unit)
+        spec = next(one for one in self.study.methods if one.name == unit.method)
+        explainer = Recording(self._explainer(network, spec))
+        scores, curves = self._scores(network, image, spec, explainer)
+        if not self._each:
+            explainer(image.images, torch.tensor([image.target], device=image.images.device))
+        example = unit.image < self.study.examples and self.study.maps != "none"
+        keep = self._whole or self.study.maps == "all" or example
+        first = unit.method == self.study.methods[0].name
+        return Outcome(
+            unit=unit,
+            name=image.picture.name,
+            target=image.target,
+            prediction=image.prediction,
+            seconds=0.0,
+            scores=scores,
+            curves=curves,
+            coarse=explainer.coarse if keep else None,
+            picture=_encoded(network.preprocessing, image.picture) if example and first else None,
+        )
+
+    def _scores(
+        self, network: Network, image: Prepared, spec: MethodSpec, explainer: Recording
+    ) -> tuple[tuple[Score, ...], dict[str, Floats]]:
+        if not self._each:
+            return (), {}
+        names = [one.name for one in self._each]
+        # Randomising a model needs the method made anew for it, hence by name.
+        by_name = "model-randomization" in names
+        table = evaluate(
+            network.classifier.model,
+            image.images,
+            {spec.name: spec.method if by_name else explainer},
+            names,
+            target=torch.tensor([image.target], device=image.images.device),
+            masks=image.masks,
+            reference=network.reference,
+            seed=self.study.seed,
+            protocol=self.study.protocol,
+            layer=network.layer,
+            method_options={spec.name: spec.options},
+            metric_options={one.name: one.options for one in self._each if one.options},
+            batch_size=self.study.batch_size,
+            curves=True,
+        )
+        scores = tuple(Score(row.metric, row.value, row.seconds, row.cause) for row in table.rows)
+        curves = {name: _even(curve) for (_, name), kept in table.curves.items() for curve in kept.values()}
+        return scores, curves
+
+    def network(self, label: str) -> Network:
+        """The model called `label`; the one before it is let go."""
+        if self._network is None or self._network.spec.label != label:
+            self._network = self._prepared = None
+            spec = next(one for one in self.study.models if one.label == label)
+            self._network = load_network(self.study, spec, self.data)
+        return self._network
+
+    def _explainer(self, network: Network, spec: MethodSpec) -> Any:
+        if spec.name not in network.explainers:
+            takes = registry.takes(spec.method)
+            usual = {"reference": network.reference, "layer": network.layer, "seed": self.study.seed}
+            given = {key: value for key, value in usual.items() if value is not None and key in takes}
+            network.explainers[spec.name] = registry.create(
+                spec.method, network.classifier.model, **{**given, **spec.options}
+            )
+        return network.explainers[spec.name]
+
+    def _image(self, network: Network, unit: Unit) -> Prepared:
+        key = (unit.model, unit.image)
+        if self._prepared is None or self._prepared[0] != key:
+            self._prepared = key, self._prepare(network, unit.image)
+        return self._prepared[1]
+
+    def _prepare(self, network: Network, number: int) -> Prepared:
+        picture = self.data[number]
+        image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
+        images = image[None].to(network.classifier.device)
+        with torch.inference_mode():
+            prediction = int(network.classifier.model(images).argmax(1))
+        target = prediction
+        if self.study.target == "label":
+            assert picture.label is not None
+            target = picture.label
+        return Prepared(picture, images, None if mask is None else mask[None].to(images.device), target, prediction)
+
+
+def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
+    """A model of the study with its references."""
+    from egcam.cli.inputs import read_classes
+
+    classes = None if spec.classes is None else read_classes(spec.classes)
+    classifier = zoo.load(spec.name, spec.weights, study.device, classes)
+    preprocessing = classifier.preprocessing
+    if study.data.size is not None:
+        preprocessing = resized_preprocessing(preprocessing, study.data.size)
+    reference = _reference(study, classifier, data)
+    return Network(spec, classifier, preprocessing, reference)
+
+
+def _reference(study: Study, classifier: zoo.Classifier, data: Dataset) -> Any:
+    source, count = study.reference.source, study.reference.count
+    seen = classifier.preprocessing
+    if source == "black":
+        return references.black(seen.mean, seen.std)
+    if source == "white":
+        return references.white(seen.mean, seen.std)
+    if source in references.MADE_BY_NAME:
+        return source
+    pool_data = data
+    if source != "data":
+        from egcam.studies.specs import DataSpec
+
+        pool_data = open_dataset(DataSpec("folder", source))
+    pool = reference_pool(pool_data, seen, study.data.size, count, study.seed)
+    return references.Images(pool.to(classifier.device))
+
+
+def check_data(study: Study, data: Dataset) -> None:
+    """Refuse data without what the study needs of them."""
+    if study.target == "label" and not data.has_labels:
+        raise StudyError(f'target is "label", and {data.description} has no labels: use target = "prediction"')
+    needing = [one.name for one in study.metrics if "masks" in metric(one.name).needs]
+    if needing and not data.has_masks:
+        raise StudyError(f"{needing[0]} compares maps with masks of the objects, and {data.description} has none")
+
+
+def _even(curve: Curve) -> Floats:
+    """The curve at evenly spaced shares of the pixels."""
+    shares = np.linspace(0.0, 1.0, CURVE_POINTS)
+    return np.interp(shares, curve.fractions.double().numpy(), curve.scores.double().numpy()).astype(np.float32)
+
+
+def _encoded(preprocessing: Preprocessing, picture: Picture) -> bytes:
+    """What the network sees, as a JPEG."""
+    view = preprocessing.view(picture.image)
+    view.thumbnail((max(preprocessing.size), max(preprocessing.size)))
+    file = io.BytesIO()
+    view.save(file, "JPEG", quality=_PICTURE_QUALITY)
+    return file.getvalue()
