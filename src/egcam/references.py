@@ -287,6 +287,19 @@ MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
 }
 
 
+def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference:
+    """The reference called `name`; black and white are so in the colours of images normalised with `mean` and `std`.
+
+    >>> float(by_name("white", (0.5,), (0.25,)).draw(torch.zeros(1, 1, 2, 2), [0], 0, 0).images[0, 0, 0, 0])
+    2.0
+    """
+    if name not in MADE_BY_NAME:
+        raise SamplingError(f"unknown reference {name!r}; {near_misses(name, MADE_BY_NAME)}")
+    if name in ("black", "white"):
+        return (black if name == "black" else white)(mean, std)
+    return MADE_BY_NAME[name]()
+
+
 def as_reference(reference: ReferenceLike, default: str = "blurred", samples: int = 1, seed: int = 0) -> Reference:
     """The reference for what the user said.
 
@@ -301,9 +314,7 @@ def as_reference(reference: ReferenceLike, default: str = "blurred", samples: in
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, str):
-        if reference not in MADE_BY_NAME:
-            raise SamplingError(f"unknown reference {reference!r}; {near_misses(reference, MADE_BY_NAME)}")
-        return MADE_BY_NAME[reference]()
+        return by_name(reference, (0.0,), (1.0,))
     if callable(reference) and not isinstance(reference, Tensor) and not hasattr(reference, "__getitem__"):
         return _from_callable(reference)
     return Images(reference, limit=max(64, samples), seed=seed)

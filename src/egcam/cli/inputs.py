@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from egcam.cli.console import note
-from egcam.errors import InputError, MethodError, SamplingError, TargetError, near_misses
+from egcam.errors import InputError, MethodError, SamplingError, near_misses
+from egcam.models.class_names import read_classes as read_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,22 +31,6 @@ def read_target(text: str | None) -> int | str | None:
         return int(text)
     except ValueError:
         return text
-
-
-def read_classes(file: Path | None) -> list[str] | None:
-    """Class names from a file: a JSON list, or text with one name on each line."""
-    if file is None:
-        return None
-    try:
-        text = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"{file} could not be read: --classes is a text file with one name on each line") from error
-    if not text.startswith("["):
-        return text.splitlines()
-    try:
-        return [str(name) for name in json.loads(text)]
-    except ValueError as error:
-        raise TargetError(f"{file} is not valid JSON: --classes is a JSON list, or one name on each line") from error
 
 
 def read_methods(text: str) -> list[str]:
@@ -85,13 +69,8 @@ def read_reference(text: str | None, classifier: Classifier) -> Any:
     path = Path(text)
     if path.exists():
         return _reference_images(path, classifier)
-    seen = classifier.preprocessing
-    if text == "black":
-        return references.black(seen.mean, seen.std)
-    if text == "white":
-        return references.white(seen.mean, seen.std)
     if text in references.MADE_BY_NAME:
-        return text
+        return references.by_name(text, classifier.preprocessing.mean, classifier.preprocessing.std)
     names = ", ".join(references.MADE_BY_NAME)
     hint = near_misses(text, references.MADE_BY_NAME)
     hint = f"{hint} " if hint.startswith("did") else ""

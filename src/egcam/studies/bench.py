@@ -18,6 +18,7 @@ from egcam.evaluation import evaluate
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.models import zoo
+from egcam.models.class_names import read_classes
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.config import StudyError, study_from
 from egcam.studies.datasets import open_dataset
@@ -25,7 +26,7 @@ from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared, reference_pool, resized_preprocessing
 from egcam.studies.outcomes import Floats, Outcome, Score, Unit, failed
 from egcam.studies.plugins import import_plugins
-from egcam.studies.specs import MethodSpec, ModelSpec, Study
+from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, Study
 
 CURVE_POINTS = 51
 _PICTURE_QUALITY = 90
@@ -209,10 +210,7 @@ class Bench:
 
 def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
     """A model of the study with its references."""
-    from egcam.cli.inputs import read_classes
-
-    classes = None if spec.classes is None else read_classes(spec.classes)
-    classifier = zoo.load(spec.name, spec.weights, study.device, classes)
+    classifier = zoo.load(spec.name, spec.weights, study.device, read_classes(spec.classes))
     preprocessing = classifier.preprocessing
     if study.data.size is not None:
         preprocessing = resized_preprocessing(preprocessing, study.data.size)
@@ -223,18 +221,10 @@ def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
 def _reference(study: Study, classifier: zoo.Classifier, data: Dataset) -> Any:
     source, count = study.reference.source, study.reference.count
     seen = classifier.preprocessing
-    if source == "black":
-        return references.black(seen.mean, seen.std)
-    if source == "white":
-        return references.white(seen.mean, seen.std)
     if source in references.MADE_BY_NAME:
-        return source
-    pool_data = data
-    if source != "data":
-        from egcam.studies.specs import DataSpec
-
-        pool_data = open_dataset(DataSpec("folder", source))
-    pool = reference_pool(pool_data, seen, study.data.size, count, study.seed)
+        return references.by_name(source, seen.mean, seen.std)
+    others = data if source == "data" else open_dataset(DataSpec("folder", source))
+    pool = reference_pool(others, seen, study.data.size, count, study.seed)
     return references.Images(pool.to(classifier.device))
 
 
@@ -250,7 +240,8 @@ def check_data(study: Study, data: Dataset) -> None:
 def _even(curve: Curve) -> Floats:
     """The curve at evenly spaced shares of the pixels."""
     shares = np.linspace(0.0, 1.0, CURVE_POINTS)
-    return np.interp(shares, curve.fractions.double().numpy(), curve.scores.double().numpy()).astype(np.float32)
+    even = np.interp(shares, curve.fractions.double().numpy(), curve.scores.double().numpy())
+    return np.asarray(even, np.float32)
 
 
 def _encoded(preprocessing: Preprocessing, picture: Picture) -> bytes:
