@@ -34,7 +34,7 @@ from egcam.metrics.perturb import (
 from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.segments import as_segments, superpixels
 from egcam.metrics.similarity import pearson
-from egcam.metrics.undefined import settle
+from egcam.metrics.undefined import Causes, settle
 from egcam.models.targets import Score, Target
 
 InfidelityScale = Literal["best", "unit-sum", "raw"]
@@ -534,7 +534,30 @@ def sufficiency(
     with forward_only(model, images.device):
         logits = Scorer(model, images, None, "logit", batch_size).logits
     assert logits is not None
-    usable = torch.ones(len(images), dtype=torch.bool, device=images.device)
+    return _sufficiency(maps, causes, logits.argmax(1), threshold)
+
+
+def sufficiency_of(heatmaps: Maps, predictions: Tensor, threshold: float = 0.6) -> Tensor:
+    """`sufficiency` where the predictions are known: no model, no pass.
+
+    Args:
+        heatmaps: (N, H, W) maps of the whole set, or an explanation.
+        predictions: (N,) the predicted classes.
+        threshold: as there.
+
+    Example:
+        >>> alike = torch.eye(3).repeat(4, 1, 1)
+        >>> sufficiency_of(alike, torch.tensor([5, 5, 5, 7])).tolist()
+        [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 0.0]
+    """
+    maps, causes = as_maps(heatmaps)
+    if predictions.shape != maps.shape[:1]:
+        raise InputError(f"{len(maps)} map(s) need as many predictions, (N,), got {tuple(predictions.shape)}")
+    return _sufficiency(maps, causes, predictions.to(maps.device), threshold)
+
+
+def _sufficiency(maps: Tensor, causes: Causes, predictions: Tensor, threshold: float) -> Tensor:
+    usable = torch.ones(len(maps), dtype=torch.bool, device=maps.device)
     usable[list(causes)] = False
     if usable.sum() < 2:
         causes.mark(usable, "sufficiency compares images, and there is no other")
@@ -542,7 +565,7 @@ def sufficiency(
     distances = _standardised_distances(scaled_by_peak(maps[usable]).abs().flatten(1))
     near = distances <= threshold
     near.fill_diagonal_(False)
-    predicted = logits[usable].argmax(1)
+    predicted = predictions[usable]
     same = near & (predicted[:, None] == predicted[None])
     scores = maps.new_zeros(len(maps))
     scores[usable] = same.sum(1).to(maps) / near.sum(1).clamp(min=1)

@@ -1,0 +1,322 @@
+"""What came of a study: scores by model, paired over the images that every method has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from egcam.errors import EgcamError, near_misses, require
+from egcam.heatmaps import upsampled
+from egcam.metrics.faithfulness import sufficiency_of
+from egcam.metrics.registry import metric as metric_called
+from egcam.metrics.tables import Row, Table, Values
+from egcam.metrics.undefined import causes_collected
+from egcam.studies.config import study_from
+from egcam.studies.outcomes import Floats, Outcome, Unit
+from egcam.studies.specs import MetricSpec, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ResultsError(EgcamError):
+    """Results that are asked for and are not there (yet)."""
+
+
+class Manifest(Protocol):
+    """What is known of a study from its start."""
+
+    @property
+    def study(self) -> Mapping[str, Any]:
+        """The full configuration."""
+
+    @property
+    def versions(self) -> Mapping[str, Any]:
+        """The packages it runs with."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The images: description, count."""
+
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """What is known of each model, by label; "size" is (height, width) of what it sees."""
+
+    @property
+    def units(self) -> int:
+        """How many units there are in all."""
+
+    @property
+    def created(self) -> str:
+        """When the study was begun."""
+
+
+class Source(Protocol):
+    """Where results come from: a store on disk, or anything that gives the same."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is known of the study from its start."""
+
+    def outcomes(self) -> list[Outcome]:
+        """What is done, ordered by model, image and method, without curves and maps."""
+
+    def curves(self, model: str, metric: str) -> Mapping[str, Mapping[int, Floats]]:
+        """Perturbation curves by method and image, at evenly spaced shares of the pixels from 0 to 1."""
+
+    def maps(self, model: str, method: str) -> Mapping[int, Floats]:
+        """(h, w) coarse maps by image, of the images whose maps were kept."""
+
+    def pictures(self, model: str) -> Mapping[int, bytes]:
+        """What the model saw, as encoded images, by image."""
+
+
+Sourced: TypeAlias = "Source | str | Path"
+
+
+def opened(source: Sourced) -> Source:
+    """The source itself, or the store in a folder."""
+    if isinstance(source, str | Path):
+        from egcam.studies.store import Store
+
+        store: Source = Store(Path(source))
+        return store
+    return source
+
+
+class Failure(NamedTuple):
+    """A unit that came to nothing, and why."""
+
+    unit: Unit
+    cause: str
+
+
+class IndexedTable(Table):
+    """A table that finds scores without a search: studies have a hundred thousand rows."""
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, str], Values]:
+        found: dict[tuple[str, str], list[float]] = {}
+        for row in self.rows:
+            found.setdefault((row.method, row.metric), []).append(row.value)
+        return {key: np.array(values) for key, values in found.items()}
+
+    def values(self, method: str, metric: str) -> Values:
+        """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
+        return self._scores.get((method, metric), np.array([]))
+
+
+@dataclass(frozen=True)
+class Results:
+    """The outcomes of a study and what follows from them.
+
+    A model's table holds the images that every method has finished, failures included, so that methods are compared
+    on the same images in the same order. Metrics of the whole set (sufficiency) are computed here, from the
+    kept maps, over exactly those images.
+
+    Attributes:
+        source: where they come from.
+        study: what was asked for.
+        outcomes: what is done, in canonical order.
+
+    Example:
+        >>> Results.of("results/")                                         # doctest: +SKIP
+        >>> Results.of("results/").table("vgg16").summary("grad-cam")      # doctest: +SKIP
+    """
+
+    source: Source
+    study: Study
+    outcomes: tuple[Outcome, ...]
+
+    @classmethod
+    def of(cls, source: Sourced) -> Results:
+        """The results in a source or a folder."""
+        found = opened(source)
+        return cls(found, study_from(found.manifest.study), tuple(found.outcomes()))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The labels of the models, in the study's order."""
+        return tuple(model.label for model in self.study.models)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods, in the study's order."""
+        return tuple(method.name for method in self.study.methods)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics, in the study's order."""
+        return tuple(metric_called(metric.name).name for metric in self.study.metrics)
+
+    @property
+    def units(self) -> int:
+        """How many units the study has in all."""
+        return self.source.manifest.units
+
+    @property
+    def complete(self) -> bool:
+        """Whether every unit has an outcome."""
+        return len(self._by_unit) >= self.units
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """The units that came to nothing, with the cause."""
+        return [Failure(outcome.unit, outcome.error) for outcome in self.outcomes if outcome.error is not None]
+
+    @cached_property
+    def _by_unit(self) -> dict[Unit, Outcome]:
+        return {outcome.unit: outcome for outcome in self.outcomes}
+
+    @cached_property
+    def _images(self) -> dict[str, tuple[int, ...]]:
+        seen: dict[str, dict[int, set[str]]] = {model: {} for model in self.models}
+        for unit in self._by_unit:
+            if unit.model in seen:
+                seen[unit.model].setdefault(unit.image, set()).add(unit.method)
+        every = set(self.methods)
+        return {
+            model: tuple(sorted(image for image, methods in images.items() if methods >= every))
+            for model, images in seen.items()
+        }
+
+    def images(self, model: str) -> tuple[int, ...]:
+        """The numbers of the images that every method has finished on a model."""
+        return self._images[self._known(model)]
+
+    def outcome(self, model: str, method: str, image: int) -> Outcome:
+        """What came of one unit."""
+        return self._by_unit[Unit(model, method, image)]
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """The tables of all models with an image that every method has finished."""
+        return {model: self._table(model) for model in self.models if self._images[model]}
+
+    def table(self, model: str) -> Table:
+        """A model's scores over the images that every method has finished; images go by number.
+
+        Args:
+            model: its label in the study.
+        """
+        if self._known(model) not in self.tables:
+            raise ResultsError(
+                f"no image is done by all {len(self.methods)} methods on {model} yet: "
+                f"{len(self._by_unit):,} of {self.units:,} units of the study are done"
+            )
+        return self.tables[model]
+
+    def _known(self, model: str) -> str:
+        if model not in self.models:
+            raise ResultsError(f"no model of this study is called {model!r}; {near_misses(model, self.models)}")
+        return model
+
+    def _table(self, model: str) -> Table:
+        rows: list[Row] = []
+        for method in self.methods:
+            scores = self._scores(model, method, self._images[model])
+            for metric in self.metrics:
+                rows += [Row(image, method, metric, *score) for image, score in scores[metric].items()]
+        return IndexedTable(tuple(rows), self.methods, self.metrics)
+
+    def _scores(self, model: str, method: str, images: Sequence[int]) -> dict[str, dict[int, _Scored]]:
+        """By metric and image: value, seconds and cause."""
+        outcomes = {image: self.outcome(model, method, image) for image in images}
+        given = {
+            image: {score.metric: _Scored(score.value, score.seconds, score.cause) for score in outcome.scores}
+            for image, outcome in outcomes.items()
+        }
+        found = {}
+        for spec, metric in zip(self.study.metrics, self.metrics, strict=True):
+            if metric_called(metric).whole_set:
+                found[metric] = self._of_the_set(model, method, outcomes, spec)
+            else:
+                found[metric] = {
+                    image: given[image].get(metric, _Scored(nan, 0.0, outcome.error or "it was not computed"))
+                    for image, outcome in outcomes.items()
+                }
+        return found
+
+    def _of_the_set(
+        self, model: str, method: str, outcomes: Mapping[int, Outcome], spec: MetricSpec
+    ) -> dict[int, _Scored]:
+        """The scores of a metric that compares images with each other, over those with a map and a prediction."""
+        if metric_called(spec.name).name != "sufficiency":
+            return {image: _Scored(nan, 0.0, f"{spec.name} cannot be had from kept maps") for image in outcomes}
+        maps = self.source.maps(model, method)
+        scored = {image: _Scored(nan, 0.0, one.error or _NO_MAP) for image, one in outcomes.items()}
+        usable = [image for image, one in outcomes.items() if one.error is None and image in maps]
+        if not usable:
+            return scored
+        size = self._size(model)
+        # Maps of one method may differ in shape only if the images do; each is enlarged by itself.
+        large = [upsampled(torch.from_numpy(np.array(maps[image], np.float32))[None], size) for image in usable]
+        predictions = torch.tensor([outcomes[image].prediction for image in usable])
+        with causes_collected() as causes:
+            values = sufficiency_of(torch.cat(large), predictions, **spec.options).tolist()
+        for place, image in enumerate(usable):
+            scored[image] = _Scored(values[place], 0.0, causes.get(place))
+        return scored
+
+    def _size(self, model: str) -> tuple[int, int]:
+        """(height, width) of what the model sees."""
+        known = self.source.manifest.models.get(model, {}).get("size")
+        if known is not None:
+            height, width = known
+            return int(height), int(width)
+        if self.study.data.size is not None:
+            return self.study.data.size, self.study.data.size
+        raise ResultsError(f"the size of the images {model} sees is not in the results: models[{model!r}]['size']")
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """Every score, tidy: model, image, name, method, metric, value, seconds, cause, target, prediction.
+
+        All outcomes are in it, also of images that some method has not finished; scores of whole-set metrics are
+        over the images that all have.
+        """
+        require("pandas", "study", "a table of scores")
+        import pandas
+
+        frame: pd.DataFrame = pandas.DataFrame(self.lines, columns=list(COLUMNS))
+        return frame
+
+    @cached_property
+    def lines(self) -> list[tuple[Any, ...]]:
+        """The rows of the frame, in the order of `COLUMNS`."""
+        whole = {name for name in self.metrics if metric_called(name).whole_set}
+        of_set = {
+            (model, row.method, row.image, row.metric): row
+            for model, table in self.tables.items()
+            for row in table.rows
+            if row.metric in whole
+        }
+        found: list[tuple[Any, ...]] = []
+        for outcome in self.outcomes:
+            model, method, image = outcome.unit
+            given = {score.metric: score for score in outcome.scores}
+            for metric in self.metrics:
+                score = of_set.get((model, method, image, metric)) if metric in whole else given.get(metric)
+                if score is not None:
+                    about = (model, image, outcome.name, method, metric)
+                    value = (score.value, score.seconds, score.cause)
+                    found.append((*about, *value, outcome.target, outcome.prediction))
+        return found
+
+
+COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "cause", "target", "prediction")
+
+_NO_MAP = 'its map was not kept: a metric over the whole set needs maps = "all" in the study'
+
+
+class _Scored(NamedTuple):
+    value: float
+    seconds: float
+    cause: str | None

@@ -1,0 +1,239 @@
+"""How far a study is: what is done, what failed and why, and how much work is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from egcam.studies.outcomes import Outcome
+from egcam.studies.results import Results, Sourced
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one method is on one model.
+
+    Attributes:
+        model: the model's label.
+        method: the method's name.
+        done: units with an outcome, failed ones included.
+        total: units in all.
+        failed: units that came to nothing.
+        seconds: the work done so far.
+        left: seconds of work left, as estimated from the same units; None where nothing is known.
+    """
+
+    model: str
+    method: str
+    done: int
+    total: int
+    failed: int
+    seconds: float
+    left: float | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a study is.
+
+    Attributes:
+        name: the study's.
+        done: units with an outcome, failed ones included.
+        total: units in all.
+        progress: the same by model and method.
+        failures: how many units failed, by cause, the most frequent first.
+        gaps: how many scores of units that did not fail are missing, by metric and cause.
+        images: by model, how many images every method has finished, and how many there are.
+        workers: among how many the work left is divided.
+    """
+
+    name: str
+    done: int
+    total: int
+    progress: tuple[Progress, ...]
+    failures: tuple[tuple[str, int], ...]
+    gaps: tuple[tuple[str, str, int], ...]
+    images: tuple[tuple[str, int, int], ...]
+    workers: int = 1
+
+    @property
+    def failed(self) -> int:
+        """How many units came to nothing."""
+        return sum(count for _, count in self.failures)
+
+    @property
+    def seconds(self) -> float:
+        """The work done so far, summed over workers."""
+        return sum(one.seconds for one in self.progress)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end with `workers` at work; None where nothing is known yet."""
+        parts = [one.left for one in self.progress]
+        return None if any(part is None for part in parts) else sum(part or 0.0 for part in parts) / self.workers
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as `json` writes them."""
+        return {
+            "name": self.name,
+            "done": self.done,
+            "total": self.total,
+            "left": self.total - self.done,
+            "failed": self.failed,
+            "worker_seconds_done": self.seconds,
+            "seconds_left": self.left,
+            "workers": self.workers,
+            "images": [{"model": model, "complete": done, "total": total} for model, done, total in self.images],
+            "progress": [vars(one) for one in self.progress],
+            "failures": [{"cause": cause, "units": count} for cause, count in self.failures],
+            "missing_scores": [
+                {"metric": metric, "cause": cause, "scores": count} for metric, cause, count in self.gaps
+            ],
+        }
+
+    def render(self) -> RenderableType:
+        """For a terminal: a headline, a table by model and method, and the causes of failures."""
+        from rich.console import Group
+
+        parts: list[RenderableType] = [_headline(self), _grid(self)]
+        parts += [_causes(self)] if self.failures or self.gaps else []
+        return Group(*parts)
+
+
+def status(source: Sourced, workers: int = 1) -> Status:
+    """How far the study in a source or a folder is.
+
+    The time left is an estimate: the mean of the units of the same model and method that are done, times those that
+    are not. Where none is done yet it is the mean of the model's, else of the method's, else of all units.
+
+    Args:
+        source: the results, or the folder they are in.
+        workers: how many are going to share the work that is left.
+
+    Example:
+        >>> status("results/").left                        # doctest: +SKIP
+        1261.4
+    """
+    results = Results.of(source)
+    each = results.units // max(1, len(results.models) * len(results.methods))
+    progress = [
+        _progress(results.outcomes, model, method, each) for model in results.models for method in results.methods
+    ]
+    failures = Counter(failure.cause for failure in results.failures)
+    gaps = Counter(
+        (score.metric, score.cause)
+        for outcome in results.outcomes
+        if outcome.error is None
+        for score in outcome.scores
+        if score.cause is not None
+    )
+    return Status(
+        results.study.name,
+        sum(one.done for one in progress),
+        results.units,
+        tuple(progress),
+        tuple(sorted(failures.items(), key=lambda item: (-item[1], item[0]))),
+        tuple(sorted(((*key, count) for key, count in gaps.items()), key=lambda gap: (-gap[2], *gap[:2]))),
+        tuple((model, len(results.images(model)), each) for model in results.models),
+        max(1, workers),
+    )
+
+
+def _progress(outcomes: Sequence[Outcome], model: str, method: str, each: int) -> Progress:
+    own = [one for one in outcomes if one.unit.model == model and one.unit.method == method]
+    alike = (
+        own,
+        [one for one in outcomes if one.unit.model == model],
+        [one for one in outcomes if one.unit.method == method],
+        outcomes,
+    )
+    # A unit that failed says little about how long one takes.
+    typical = next((mean for mean in map(_mean_seconds, alike) if mean is not None), None)
+    remaining = each - len(own)
+    left = 0.0 if remaining == 0 else None if typical is None else typical * remaining
+    failed = sum(one.error is not None for one in own)
+    return Progress(model, method, len(own), each, failed, sum(one.seconds for one in own), left)
+
+
+def _mean_seconds(outcomes: Iterable[Outcome]) -> float | None:
+    taken = [one.seconds for one in outcomes if one.error is None]
+    return sum(taken) / len(taken) if taken else None
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words.
+
+    Example:
+        >>> duration(42.3), duration(754), duration(7980), duration(200000)
+        ('42 s', '12 min 34 s', '2 h 13 min', '2 d 7 h')
+    """
+    whole = round(seconds)
+    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {smaller}"
+    return f"{whole} s"
+
+
+def _headline(state: Status) -> RenderableType:
+    from rich.text import Text
+
+    share = state.done / state.total if state.total else 0.0
+    text = Text(f"{state.name}: ", style="bold")
+    text.append(f"{state.done:,} of {state.total:,} units done ({share:.0%}), {state.failed:,} failed, ")
+    text.append(f"{duration(state.seconds)} of worker time spent; ")
+    if state.done >= state.total:
+        text.append("complete", style="green")
+    elif state.left is None:
+        text.append("time left unknown until a unit is done")
+    else:
+        shared = "one worker" if state.workers == 1 else f"{state.workers} workers"
+        text.append(f"about {duration(state.left)} left with {shared}")
+    return text
+
+
+def _grid(state: Status) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for head, side in (("model", "left"), ("method", "left"), ("done", "right"), ("failed", "right")):
+        grid.add_column(head, justify="right" if side == "right" else "left")
+    grid.add_column("s/unit", justify="right")
+    grid.add_column("worker time left", justify="right")
+    images = {model: (done, total) for model, done, total in state.images}
+    shown = ""
+    for one in state.progress:
+        if one.model != shown:
+            done, total = images[one.model]
+            grid.add_row(Text(one.model, style="bold"), Text(f"{done:,} of {total:,} images by all", style="dim"))
+            shown = one.model
+        counted = one.done - one.failed
+        grid.add_row(
+            "",
+            Text(one.method),
+            f"{one.done:,}/{one.total:,}",
+            Text(f"{one.failed:,}" if one.failed else "-", style="red" if one.failed else "dim"),
+            f"{one.seconds / counted:.2f}" if counted else "-",
+            "?" if one.left is None else "-" if one.left == 0 else duration(one.left),
+        )
+    return grid
+
+
+def _causes(state: Status) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    grid.add_column("what", no_wrap=True)
+    grid.add_column("count", justify="right")
+    grid.add_column("cause", overflow="fold")
+    for cause, count in state.failures:
+        grid.add_row("units failed", f"{count:,}", Text(cause))
+    for metric, cause, count in state.gaps:
+        grid.add_row(Text(f"{metric} missing"), f"{count:,}", Text(cause))
+    return grid
