@@ -7,6 +7,7 @@ sums over colour channels.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from torch import nn
@@ -27,6 +28,14 @@ class _AtInput(GradientCAM):
 
     def __init__(self, model: nn.Module, gradient: Estimator, weighting: Weighting, **common: Unpack[Common]) -> None:
         super().__init__(model, None, gradient=gradient, weighting=weighting, **common)
+
+    @property
+    def passes(self) -> int:
+        """Those of the estimator without the difference's: up to the input there is nothing to pass through."""
+        gradient = self.gradient
+        return (
+            replace(gradient, difference="none") if isinstance(gradient, Expected | Integrated) else gradient
+        ).passes
 
 
 def _strength(signed: bool) -> Weighting:

@@ -1,0 +1,89 @@
+"""The passes a study announces are those it makes."""
+
+import pytest
+import torch
+from torch import nn
+
+from egcam import registry
+from egcam.evaluation import evaluate
+from egcam.metrics.registry import names
+from egcam.studies.cost import study_passes, unit_passes, usual_passes
+from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
+
+CHANNELS, SIZE = 12, 32
+# IROF has as many steps as the image has segments; randomisation as many stages as the model has layers.
+AT_MOST = {"irof", "model-randomization"}
+EACH = [name for name, known in names().items() if not known.whole_set]
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 3))
+    return nn.Sequential(nn.Conv2d(3, CHANNELS, 3, padding=1), nn.Sigmoid(), *head).eval()
+
+
+def study(method, metrics, protocol="default"):
+    found = tuple(MetricSpec(name) if isinstance(name, str) else name for name in metrics)
+    spec = MethodSpec(method, method, {})
+    return Study("s", (ModelSpec("m", "m"),), DataSpec("folder", "p"), (spec,), found, protocol=protocol)
+
+
+def counted(net, of):
+    """Single images that enter the network's first layer, the explainer being warm."""
+    images, masks = torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1)), torch.ones(1, SIZE, SIZE)
+    [method] = of.methods
+    layer = {"layer": "1"} if "layer" in registry.takes(method.method) else {}
+    explainer = registry.create(method.method, net, **layer, **method.options)
+    explainer(images, torch.tensor([1]))
+    seen = []
+    hook = net[0].register_forward_pre_hook(lambda module, arguments: seen.append(len(arguments[0])))
+    options = {one.name: one.options for one in of.metrics if one.options}
+    try:
+        evaluate(
+            net,
+            images,
+            {method.name: explainer},
+            [one.name for one in of.metrics],
+            masks=masks,
+            protocol=of.protocol,
+            metric_options=options,
+        )
+    finally:
+        hook.remove()
+    return sum(seen)
+
+
+@pytest.mark.parametrize("method", registry.methods())
+def test_every_method(net, method):
+    of = study(method, ["sparseness"])
+    assert unit_passes(of, of.methods[0], CHANNELS, SIZE) == counted(net, of)
+
+
+@pytest.mark.parametrize("protocol", ["default", "paper"])
+@pytest.mark.parametrize("metric", EACH)
+def test_every_metric(net, metric, protocol):
+    of = study("grad-cam", [metric], protocol)
+    said, made = unit_passes(of, of.methods[0], CHANNELS, SIZE), counted(net, of)
+    assert said == made if metric not in AT_MOST else said >= made
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        ["insertion", "deletion", "insertion-deletion"],
+        [MetricSpec("insertion", {"step": 64}), MetricSpec("insertion-deletion", {"step": 64}), MetricSpec("deletion")],
+        ["max-sensitivity", "avg-sensitivity", "local-lipschitz", "relative-input-stability"],
+        ["relative-output-stability", MetricSpec("max-sensitivity", {"samples": 3})],
+        ["average-drop", "average-gain"],
+    ],
+)
+def test_shared_work_counts_once(net, together):
+    of = study("smooth-grad-cam++", together)
+    assert unit_passes(of, of.methods[0], CHANNELS, SIZE) == counted(net, of)
+
+
+def test_a_whole_study_adds_up():
+    of = study("grad-cam", ["deletion"])
+    assert study_passes(of, 10, {"m": 32}, {"m": 12}) == 10 * (1 + 1 + 33)
+    assert usual_passes(of, 10) == 10 * (1 + 1 + 225)
