@@ -45,6 +45,8 @@ class DataSpec:
         masks: a folder with a mask for each image, named like it.
         mask_values: the values of a mask that mean the object; none means all but 0.
         labels: a CSV or JSON file with labels or boxes of a folder's images.
+        mask_values: which values of a mask file mean the object; none is every value but 0.
+        part: only the images with this word in the column "part" of the CSV; None takes all.
         seed: of the choice.
     """
 
@@ -57,6 +59,8 @@ class DataSpec:
     masks: str | None = None
     mask_values: tuple[int, ...] = ()
     labels: str | None = None
+    mask_values: tuple[int, ...] = ()
+    part: str | None = None
     seed: int = 0
 
 

@@ -58,9 +58,37 @@ class Dataset(ABC):
     def has_masks(self) -> bool:
         """Whether every picture has a mask."""
 
+    @property
+    def groups(self) -> list[str]:
+        """For each image the class a choice is spread over: its label or class name; "" where unknown."""
+        return [""] * len(self)
+
+    @property
+    def parts(self) -> list[str]:
+        """For each image the part of the data it belongs to, such as "train"; "" where there are no parts."""
+        return [""] * len(self)
+
+    @property
+    def whole(self) -> Dataset:
+        """All there is on disk, where this is a choice of it: what references are drawn from."""
+        return self
+
+    def require_labels(self) -> None:
+        """Raise `DataError`, which says what is missing, unless every picture has a label."""
+        if not self.has_labels:
+            raise DataError(f"not every image has a label ({self.description}); use target = 'prediction'")
+
+    def require_masks(self) -> None:
+        """Raise `DataError`, which says what is missing, unless every picture has a mask."""
+        if not self.has_masks:
+            raise DataError(f"not every image has a mask ({self.description}); leave metrics that need masks out")
+
     def __len__(self) -> int:
         return len(self.names)
 
     @abstractmethod
     def __getitem__(self, index: int) -> Picture:
-        """The picture numbered `index`; `egcam.errors.InputError` where its file cannot be read."""
+        """The picture numbered `index`.
+
+        `egcam.errors.InputError` where its file cannot be read, `DataError` where its mask does not fit it.
+        """
