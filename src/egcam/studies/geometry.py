@@ -69,11 +69,11 @@ def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = 
         size: side of the input in pixels, where it is not to be the network's own.
 
     Example:
-        >>> mask = np.zeros((60, 80), dtype=bool)
-        >>> mask[:, 40:] = True
-        >>> image, seen = prepared(Picture("a", Image.new("RGB", (80, 60)), mask=mask), Preprocessing(), 32)
-        >>> image.shape, seen[0].tolist() == [False] * 16 + [True] * 16
-        (torch.Size([3, 32, 32]), True)
+        >>> mask = np.zeros((256, 384), dtype=bool)
+        >>> mask[:, 192:] = True
+        >>> image, seen = prepared(Picture("a", Image.new("RGB", (384, 256)), mask=mask), Preprocessing())
+        >>> image.shape, seen[0].tolist() == [False] * 112 + [True] * 112
+        (torch.Size([3, 224, 224]), True)
     """
     seen = fitting_preprocessing(preprocessing, size, picture.image)
     image = seen(picture.image)

@@ -118,7 +118,7 @@ def _from_layout(path: Path, given: Path | None) -> list[Entry]:
         folders = _class_folders(root)
         if folders and given is None:
             return _from_classes(path, root, folders)
-        files = images_in(root)
+        files = images_in(root, recursive=bool(folders))
         if files:
             return _from_files(path, root, files, given)
     raise DataError(f"there are no ImageNet images in {path}; {looked(places)}; expected is {LAYOUT}")

@@ -96,7 +96,7 @@ def fitted(mask: Mask, image: Image.Image, file: Path, where: str) -> Mask:
     if mask.shape == (image.width, image.height):
         turn = _TURNS.get(_orientation(file))
         if turn is not None:
-            return np.asarray(Image.fromarray(mask.astype(np.uint8)).transpose(turn)) != 0
+            return np.asarray(Image.fromarray(mask.astype(np.uint8)).transpose(turn), dtype=bool)
     raise DataError(
         f"{where} is {mask.shape[1]} x {mask.shape[0]} pixels, its image {file} is {image.width} x {image.height}: "
         "a mask must have the size of its image"
