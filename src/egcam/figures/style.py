@@ -185,7 +185,7 @@ def signed_colors() -> Colormap:
 
     Example:
         >>> red, _, blue, _ = signed_colors()(1.0)
-        >>> red > 3 * blue
+        >>> bool(red > 3 * blue)
         True
     """
     from matplotlib.colors import ListedColormap
@@ -206,7 +206,7 @@ def _rgb_from_lab(lightness: Any, red_green: Any, yellow_blue: Any) -> np.ndarra
     xyz = relative * np.array([0.95047, 1.0, 1.08883])
     matrix = np.array([[3.2406, -1.5372, -0.4986], [-0.9689, 1.8758, 0.0415], [0.0557, -0.2040, 1.0570]])
     linear = np.clip(xyz @ matrix.T, 0, 1)
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055))
 
 
 def heat_colors(name: str | None = None, signed: bool = False) -> Colormap:
@@ -266,20 +266,13 @@ def context() -> Iterator[None]:
     """Draw in this style for the length of a `with` block, whatever the user's own settings are."""
     from matplotlib import rc_context, rcParamsDefault
 
-    plain = {name: value for name, value in rcParamsDefault.items() if name.split(".")[0] not in _KEPT}
-    with rc_context({**plain, **_settings()}):
+    settings: dict[Any, Any] = {
+        name: value for name, value in rcParamsDefault.items() if name.split(".")[0] not in _KEPT
+    }
+    settings |= _settings()
+    with rc_context(settings):
         yield
 
 
 # Setting these starts or ends something outside the figure.
-_KEPT = {
-    "backend",
-    "backend_fallback",
-    "interactive",
-    "toolbar",
-    "webagg",
-    "tk",
-    "macosx",
-    "keymap",
-    "savefig.directory",
-}
+_KEPT = {"backend", "backend_fallback", "interactive", "toolbar", "webagg", "tk", "macosx", "keymap"}

@@ -1,0 +1,203 @@
+"""Mean ranks with their intervals, and radars: all metrics at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import cos, isfinite, pi, sin
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from egcam.errors import InputError
+from egcam.figures import style, words
+from egcam.figures.scores import MeanRank, by_metric, mean_ranks, normalised, scores_of
+from egcam.figures.sheet import MARGIN, Sheet
+from egcam.figures.ticks import these_numbers
+from egcam.metrics.registry import metric
+from egcam.metrics.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROW = 0.17
+# Where "worst" lies on a spoke: at the very centre the corners of all methods would meet.
+_HOLE = 0.2
+
+
+@style.context()
+def rank_plot(
+    source: Table | Iterable[MeanRank],
+    *,
+    width: style.Width | float = "column",
+    level: float = 0.95,
+    note: str = "",
+) -> Figure:
+    """Mean rank of every method over metrics and images, the best on top, with its interval.
+
+    Args:
+        source: a table of scores, or what `mean_ranks` returned.
+        width: "column", "page" or inches.
+        level: of the intervals, where they are computed here.
+        note: a line under the axis; by default what the ranks are of.
+
+    Example:
+        >>> figure = rank_plot([MeanRank("grad-cam", 2.0, 1.5, 2.5), MeanRank("expected-grad-cam", 1.0, 1.0, 1.5)])
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['Expected Grad-CAM', '1.00', 'Grad-CAM', '2.00']
+    """
+    if isinstance(source, Table):
+        ranks, images = mean_ranks(source, level=level)
+        count = len(source.metrics)
+        counted = f"{images} image{'s' if images > 1 else ''}"
+        note = note or f"mean rank over {count} metric{'s' if count > 1 else ''} and {counted} (1 is best)"
+    else:
+        ranks = sorted(source, key=lambda one: one.mean)
+    if not ranks:
+        raise InputError("there are no ranks to draw")
+    note = note or "mean rank (1 is best)"
+    inches = style.width_in_inches(width)
+    widest = max(words.width_of(style.label(one.method), style.TEXT, bold=True) for one in ranks)
+    names = min(widest, 0.45 * inches) + 0.08
+    numbers = 0.32
+    tall = len(ranks) * _ROW + 0.06
+    wide = inches - 2 * MARGIN - names - numbers
+    note = words.fitted(note, inches - 2 * MARGIN, style.TEXT, lines=2)
+    foot = 0.2 + words.height_of(note, style.TEXT)
+    sheet = Sheet(inches, MARGIN + tall + foot + MARGIN)
+    axes = sheet.axes(MARGIN + names, MARGIN, wide, tall)
+    for place, (one, look) in enumerate(zip(ranks, style.lines(one.method for one in ranks).values(), strict=True)):
+        _draw_rank(axes, place, one, look, names - 0.08)
+    axes.set_ylim(len(ranks) - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    highs = [one.high if isfinite(one.high) else one.mean for one in ranks]
+    last = max(2, len(ranks), max(highs))
+    axes.set_xlim(0.8, last + 0.2)
+    these_numbers(axes.xaxis, [float(tick) for tick in range(1, int(last) + 1)])
+    axes.grid(visible=True, axis="x")
+    axes.set_axisbelow(True)
+    sheet.write(note, inches / 2, MARGIN + tall + 0.2, size=style.TEXT)
+    return sheet.page
+
+
+def _draw_rank(axes: Axes, place: int, one: MeanRank, look: style.Line, width: float) -> None:
+    ours = look.color == style.EMPHASIS
+    if isfinite(one.low) and isfinite(one.high):
+        axes.plot(
+            [one.low, one.high], [place, place], color=look.color, linewidth=2.4, alpha=0.45, solid_capstyle="butt"
+        )
+    axes.plot([one.mean], [place], color=look.color, marker=look.marker, markersize=5, linestyle="none", zorder=3)
+    weight = "bold" if ours else "normal"
+    across = axes.get_yaxis_transform()
+    axes.annotate(
+        words.fitted(style.label(one.method), width, style.TEXT, lines=1, bold=ours),
+        (0, place),
+        xycoords=across,
+        xytext=(-5, 0),
+        textcoords="offset points",
+        ha="right",
+        va="center",
+        fontsize=style.TEXT,
+        fontweight=weight,
+        annotation_clip=False,
+    )
+    axes.annotate(
+        f"{one.mean:.2f}",
+        (1, place),
+        xycoords=across,
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=style.SMALL,
+        fontweight=weight,
+        annotation_clip=False,
+    )
+
+
+@style.context()
+def radar(
+    source: Table | pd.DataFrame | Iterable[Mapping[str, Any]], *, width: style.Width | float = "column"
+) -> Figure:
+    """A spoke for each metric, a closed line for each method: outside is best, whichever way the metric counts.
+
+        length = (mean - worst) / (best - worst)     over the methods shown, so in [0, 1]
+
+    Lengths tell the order and the relative distance of these methods, not how large differences are: `metric_bars`
+    does. A method without a score has a gap.
+
+    Args:
+        source: a table of scores, its `summary()`, or mappings with metric, method and mean; three metrics or more.
+        width: "column", "page" or inches.
+
+    Example:
+        >>> lines = [{"metric": name, "method": "grad-cam", "mean": 1.0} for name in ("insertion", "irof", "deletion")]
+        >>> len(radar(lines).axes)
+        1
+    """
+    panels = by_metric(scores_of(source))
+    if len(panels) < 3:
+        raise InputError(f"a radar needs three metrics or more, not {len(panels)}; metric_bars shows fewer")
+    methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
+    lengths = {name: normalised(panel, metric(name).higher_is_better) for name, panel in panels.items()}
+    inches = style.width_in_inches(width)
+    side = min(inches, 3.6) - 2 * MARGIN
+    legend = -(-len(methods) // 2) * 0.16 + 0.08 if inches < 5 else 0.0
+    sheet = Sheet(inches, side * 0.86 + legend + 2 * MARGIN)
+    axes = sheet.axes(MARGIN if inches >= 5 else (inches - side) / 2, MARGIN, side, side * 0.86)
+    _draw_web(axes, list(panels))
+    for method, look in style.lines(methods).items():
+        _draw_method(axes, method, [lengths[name].get(method, float("nan")) for name in panels], look)
+    handles, labels = axes.get_legend_handles_labels()
+    if inches < 5:
+        place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.0), "ncols": 2}
+    else:
+        place = {"loc": "center left", "bbox_to_anchor": ((side + 4 * MARGIN) / inches, 0.5)}
+    sheet.page.legend(handles, labels, columnspacing=1.0, handletextpad=0.5, borderaxespad=0.2, **place)
+    return sheet.page
+
+
+def _spoke(number: int, count: int, length: float) -> tuple[float, float]:
+    """A point on a spoke: the first stands upright, the others follow clockwise."""
+    angle = pi / 2 - 2 * pi * number / count
+    reach = _HOLE + (1 - _HOLE) * length
+    return reach * cos(angle), reach * sin(angle)
+
+
+def _draw_web(axes: Axes, names: list[str]) -> None:
+    count = len(names)
+    for length in (0.0, 0.5, 1.0):
+        ring = [_spoke(number, count, length) for number in [*range(count), 0]]
+        axes.plot(*zip(*ring, strict=True), color=style.RULE, linewidth=0.6, zorder=1)
+    for number, name in enumerate(names):
+        start, end = _spoke(number, count, 0), _spoke(number, count, 1)
+        axes.plot([start[0], end[0]], [start[1], end[1]], color=style.RULE, linewidth=0.6, zorder=1)
+        across, up = _spoke(number, count, 1.09)
+        side = "center" if abs(across) < 0.15 else "left" if across > 0 else "right"
+        text = f"{metric(name).label} {metric(name).arrow}"
+        axes.text(across, up, text, ha=side, va="bottom" if up > 0.9 else "top" if up < -0.9 else "center")
+    # What the rings mean, written between two spokes.
+    for length, text in ((0.0, "worst"), (1.0, "best")):
+        first, second = _spoke(0, count, length), _spoke(1, count, length)
+        middle = (first[0] + second[0]) / 2, (first[1] + second[1]) / 2
+        axes.text(
+            *middle,
+            text,
+            ha="center",
+            va="center",
+            fontsize=style.SMALL,
+            color=style.FAINT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+            zorder=1.5,
+        )
+    axes.set_aspect("equal")
+    axes.set_xlim(-1.45, 1.45)
+    axes.set_ylim(-1.2, 1.2)
+    axes.axis("off")
+
+
+def _draw_method(axes: Axes, method: str, lengths: list[float], look: style.Line) -> None:
+    around = [_spoke(number, len(lengths), length) for number, length in enumerate(lengths)]
+    closed = [*around, around[0]]
+    xs, ys = zip(*closed, strict=True)
+    axes.plot(xs, ys, label=style.label(method), **look.options())

@@ -1,0 +1,168 @@
+"""The numbers that bars, ranks and radars are drawn from, out of a table of scores or its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from egcam.errors import InputError
+from egcam.metrics.registry import metric
+from egcam.metrics.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean of a method by a metric, with its interval (NaN where there is none)."""
+
+    metric: str
+    method: str
+    mean: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+def scores_of(source: Table | pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Score]:
+    """Means and intervals from a table (its `summary()`), from such a summary, or from mappings with these keys.
+
+    Example:
+        >>> scores_of([{"metric": "insertion", "method": "grad-cam", "mean": 0.5}])[0].mean
+        0.5
+    """
+    if isinstance(source, Table):
+        source = source.summary()
+    lines: Any = source.to_dict("records") if hasattr(source, "to_dict") else list(source)
+    try:
+        found = [
+            Score(
+                metric(str(line["metric"])).name,
+                str(line["method"]),
+                float(line["mean"]),
+                float(line.get("low", float("nan"))),
+                float(line.get("high", float("nan"))),
+            )
+            for line in lines
+        ]
+    except KeyError as error:
+        raise InputError(f"a summary has the columns metric, method, mean, low and high; {error} is missing") from error
+    if not found:
+        raise InputError("there are no scores to draw")
+    return found
+
+
+def by_metric(scores: Iterable[Score]) -> dict[str, dict[str, Score]]:
+    """The scores of each metric by method, in the order given."""
+    found: dict[str, dict[str, Score]] = {}
+    for score in scores:
+        found.setdefault(score.metric, {})[score.method] = score
+    return found
+
+
+def best_of(panel: Mapping[str, Score], higher_is_better: bool) -> set[str]:
+    """The methods with the best mean of a metric; none where all are the same or only one has a score."""
+    means = {method: score.mean for method, score in panel.items() if isfinite(score.mean)}
+    if len(set(means.values())) < 2:
+        return set()
+    best = max(means.values()) if higher_is_better else min(means.values())
+    return {method for method, mean in means.items() if mean == best}
+
+
+def needs_log(panel: Iterable[Score]) -> bool:
+    """Whether bars need a logarithmic axis: all means positive, and the largest over 100 times the smallest.
+
+    Example:
+        >>> needs_log([Score("infidelity", "a", 0.01), Score("infidelity", "b", 2.0)])
+        True
+        >>> needs_log([Score("infidelity", "a", 0.02), Score("infidelity", "b", 2.0)])
+        False
+    """
+    means = [score.mean for score in panel if isfinite(score.mean)]
+    return bool(means) and min(means) > 0 and max(means) > 100 * min(means)
+
+
+def normalised(panel: Mapping[str, Score], higher_is_better: bool) -> dict[str, float]:
+    """Each method's mean between the worst (0) and the best (1) of the metric; 1 for all where they are the same.
+
+    Example:
+        >>> panel = {name: Score("deletion", name, mean) for name, mean in {"a": 1.0, "b": 2.0, "c": 5.0}.items()}
+        >>> normalised(panel, higher_is_better=False)
+        {'a': 1.0, 'b': 0.75, 'c': 0.0}
+    """
+    means = [score.mean for score in panel.values() if isfinite(score.mean)]
+    if not means:
+        return {method: float("nan") for method in panel}
+    worst, best = (min(means), max(means)) if higher_is_better else (max(means), min(means))
+    if worst == best:
+        return {method: 1.0 if isfinite(score.mean) else float("nan") for method, score in panel.items()}
+    return {method: abs(score.mean - worst) / abs(best - worst) for method, score in panel.items()}
+
+
+@dataclass(frozen=True)
+class MeanRank:
+    """A method's rank, 1 being best, averaged over metrics and images, with its interval over images."""
+
+    method: str
+    mean: float
+    low: float
+    high: float
+
+
+def mean_ranks(
+    table: Table, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[list[MeanRank], int]:
+    """Mean ranks of the methods of a table, the best first, and on how many images they rest.
+
+        rank of a method = mean over images of ( mean over metrics of its rank among the methods )
+
+    Methods that tie share the mean of their places. An image counts for a metric only where every method has a score,
+    so that ranks are paired. The interval is a percentile bootstrap over images; a single image has none.
+
+    Example:
+        >>> from egcam.metrics.tables import Row
+        >>> rows = [Row(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
+        >>> found, images = mean_ranks(Table(tuple(rows), ("a", "b", "c"), ("deletion",)))
+        >>> [(one.method, one.mean) for one in found], images
+        ([('a', 1.5), ('c', 1.5), ('b', 3.0)], 1)
+    """
+    per_metric = []
+    for name in table.metrics:
+        values = np.stack([table.values(method, name) for method in table.methods])
+        signed = -values if metric(name).higher_is_better else values
+        per_metric.append(_places(signed))
+    places = np.stack(per_metric)
+    # Images without a complete row in a metric leave that metric out of their mean; without any, they do not count.
+    counted = np.isfinite(places[:, 0]).sum(0)
+    usable = counted > 0
+    if not usable.any():
+        raise InputError("no image has a score by every method for any metric: there is nothing to rank")
+    ranks = np.nansum(places[:, :, usable], 0) / counted[usable]
+    images = ranks.shape[1]
+    low = high = np.full(len(table.methods), np.nan)
+    if images > 1:
+        drawn = np.random.default_rng(seed).integers(0, images, (resamples, images))
+        means = ranks[:, drawn].mean(2)
+        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=1)
+    mean = ranks.mean(1)
+    found = [
+        MeanRank(method, float(mean[place]), float(low[place]), float(high[place]))
+        for place, method in enumerate(table.methods)
+    ]
+    return sorted(found, key=lambda one: one.mean), images
+
+
+def _places(signed: Values) -> Values:
+    """(M, N) the places of M methods on N images, the smallest value first, ties averaged; NaN where one is missing."""
+    smaller = (signed[None] < signed[:, None]).sum(1)
+    equal = (signed[None] == signed[:, None]).sum(1)
+    places = smaller + (equal + 1) / 2
+    complete = np.isfinite(signed).all(axis=0, keepdims=True)
+    return np.where(complete, places, np.nan)
