@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,20 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egcam import references, registry
+from egcam import registry
 from egcam.evaluation import evaluate
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
-from egcam.models import zoo
-from egcam.models.class_names import read_classes
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.config import StudyError, study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
-from egcam.studies.geometry import prepared, reference_pool, resized_preprocessing
+from egcam.studies.geometry import prepared
+from egcam.studies.networks import Network, load_network
 from egcam.studies.outcomes import Floats, Outcome, Score, Unit, failed
 from egcam.studies.plugins import import_plugins
-from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, Study
+from egcam.studies.specs import MethodSpec, Study
 
 CURVE_POINTS = 51
 _PICTURE_QUALITY = 90
@@ -37,22 +36,6 @@ def open_bench(config: Mapping[str, Any]) -> Bench:
     study = study_from(config)
     import_plugins(study.plugins)
     return Bench(study)
-
-
-@dataclass
-class Network:
-    """A model of the study, ready for its images."""
-
-    spec: ModelSpec
-    classifier: zoo.Classifier
-    preprocessing: Preprocessing
-    reference: Any
-    explainers: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def layer(self) -> str | None:
-        """Where it is explained, or None where egcam finds the layer."""
-        return self.spec.layer or self.classifier.layer
 
 
 @dataclass(frozen=True)
@@ -206,26 +189,6 @@ class Bench:
             assert picture.label is not None
             target = picture.label
         return Prepared(picture, images, None if mask is None else mask[None].to(images.device), target, prediction)
-
-
-def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
-    """A model of the study with its references."""
-    classifier = zoo.load(spec.name, spec.weights, study.device, read_classes(spec.classes))
-    preprocessing = classifier.preprocessing
-    if study.data.size is not None:
-        preprocessing = resized_preprocessing(preprocessing, study.data.size)
-    reference = _reference(study, classifier, data)
-    return Network(spec, classifier, preprocessing, reference)
-
-
-def _reference(study: Study, classifier: zoo.Classifier, data: Dataset) -> Any:
-    source, count = study.reference.source, study.reference.count
-    seen = classifier.preprocessing
-    if source in references.MADE_BY_NAME:
-        return references.by_name(source, seen.mean, seen.std)
-    others = data if source == "data" else open_dataset(DataSpec("folder", source))
-    pool = reference_pool(others, seen, study.data.size, count, study.seed)
-    return references.Images(pool.to(classifier.device))
 
 
 def check_data(study: Study, data: Dataset) -> None:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from egcam import registry
 from egcam.errors import EgcamError, MethodError, near_misses
@@ -97,8 +97,13 @@ def study_from(values: Mapping[str, Any]) -> Study:
     """The study that `as_dict` wrote.
 
     Example:
-        >>> study = read_study('name="s"\\nmethods=["cam"]\\nmetrics=["sparseness"]\\n[data]\\nkind="folder"\\npath="p"\\n'
-        ...                    '[[models]]\\nname="vgg16"')
+        >>> study = read_study('''
+        ... name = "tiny"
+        ... methods = ["cam"]
+        ... metrics = ["sparseness"]
+        ... models = [{name = "vgg16"}]
+        ... data = {kind = "folder", path = "photos"}
+        ... ''')
         >>> study_from(as_dict(study)) == study
         True
     """
@@ -353,9 +358,7 @@ def _strings(table: Mapping[str, Any], key: str, where: str, default: tuple[str,
     return tuple(value)
 
 
-def _one_of(
-    table: Mapping[str, Any], key: str, where: str, known: Sequence[str], default: Any = _MISSING
-) -> Any:
+def _one_of(table: Mapping[str, Any], key: str, where: str, known: Sequence[str], default: Any = _MISSING) -> Any:
     value = _text(table, key, where, default)
     if value not in known:
         raise StudyError(f"{where}{key} is {value!r}; {near_misses(value, known)}")
@@ -372,5 +375,3 @@ def _path(text: str, folder: Path) -> str:
 
 def _is_path(source: str) -> bool:
     return "/" in source or os.sep in source
-
-

@@ -80,7 +80,7 @@ def _metric_passes(study: Study, each: Sequence[MetricSpec], spec: MetricSpec, e
     if name in ("pixel-flipping", "faithfulness-estimate", "monotonicity"):
         paper = study.protocol == "paper" and name != "monotonicity"
         return _steps(options, size, paper) + 1
-    return _OTHERS[name](options, size, explanation) if name in _OTHERS else 0
+    return int(_OTHERS[name](options, size, explanation)) if name in _OTHERS else 0
 
 
 def _steps(options: Mapping[str, Any], size: int, paper: bool = False) -> int:

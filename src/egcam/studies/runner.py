@@ -1,0 +1,176 @@
+"""Run a study: what is not done yet, on an engine, into a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from egcam.metrics.registry import metric
+from egcam.studies.bench import check_data
+from egcam.studies.config import as_dict, identity, load_study
+from egcam.studies.datasets import open_dataset
+from egcam.studies.datasets.dataset import Dataset
+from egcam.studies.engines import make_engine
+from egcam.studies.engines.job import Engine, Job, Shard
+from egcam.studies.manifest import DataRecord, Manifest, names_checksum, versions
+from egcam.studies.networks import Described, describe_networks
+from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.plan import WHOLE, Part, left, planned, shard_size, shards
+from egcam.studies.plugins import plugin_checksum
+from egcam.studies.results import Results
+from egcam.studies.saving import Saver
+from egcam.studies.specs import Study
+from egcam.studies.store import Store
+
+FACTORY = "egcam.studies.bench:open_bench"
+_CONTENTS_READ = 32
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """What a run is about to do.
+
+    Attributes:
+        study: what it belongs to.
+        images: how many images it takes, from the first.
+        todo: the units it will do.
+        done: how many units of its part were done before.
+        networks: what is known of the models, by label.
+        damaged: parts of the store that were unreadable and put aside; their units are done again.
+    """
+
+    study: Study
+    images: int
+    todo: Sequence[Unit]
+    done: int
+    networks: dict[str, Described]
+    damaged: Sequence[str] = ()
+
+
+class Watcher:
+    """Told how a run goes; this one keeps silent."""
+
+    def begins(self, agenda: Agenda) -> None:
+        """Just before the first unit."""
+
+    def came(self, outcomes: Sequence[Outcome]) -> None:
+        """Some units are done."""
+
+
+def run_study(
+    study: Study | str | Path,
+    out: str | Path,
+    *,
+    engine: str | Engine = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    limit: int | None = None,
+    part: Part = WHOLE,
+    retry_failed: bool = False,
+    mix_versions: bool = False,
+    wait: float | None = None,
+    watcher: Watcher | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Results:
+    """Do what of a study is not done yet, and return all results there are.
+
+    It may be stopped or killed at any instant; the same call goes on where it was. Each unit (one model explaining one
+    image with one method) is done as a whole, by itself and always in the same way, so the results do not depend on
+    interruptions, on the engine or on the number of workers.
+
+    Args:
+        study: a study or its TOML file.
+        out: the folder for results: a path, or a URL that fsspec understands.
+        engine: "local", "ray", or an engine.
+        workers: how many processes; None is as many as suit.
+        address: of a Ray cluster.
+        limit: only the first so many images; the same call without it goes on with the rest.
+        part: (i, n) does every n-th image; other parts may run elsewhere into the same folder at the same time.
+        retry_failed: do units again that failed.
+        mix_versions: accept results of other versions of egcam, torch and so on in the folder.
+        wait: seconds to wait for another run to leave the folder; None refuses at once.
+        watcher: told how it goes.
+        say: told what happens before the first unit.
+
+    Example:
+        >>> results = run_study("study.toml", "results/", limit=10)        # doctest: +SKIP
+        >>> print(results.tables["vgg16"].to_markdown())                   # doctest: +SKIP
+    """
+    found = study if isinstance(study, Study) else load_study(study)
+    data = open_dataset(found.data)
+    check_data(found, data)
+    store = Store(out)
+    say(f"{data.description}; looking at the models")
+    networks = describe_networks(found)
+    store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
+    with store.lock(part, wait=wait):
+        damaged = store.set_damaged_aside()
+        images = min(len(data), limit or len(data))
+        mine = list(planned(found, images, part))
+        todo = left(mine, store.done(failed=not retry_failed))
+        agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged)
+        (watcher or Watcher()).begins(agenda)
+        if todo:
+            made = make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
+            _work(agenda, store, made, workers, watcher or Watcher())
+    return Results.of(store)
+
+
+def _work(agenda: Agenda, store: Store, engine: Engine, workers: int | None, watcher: Watcher) -> None:
+    study = agenda.study
+    size = shard_size(len(agenda.todo), workers or os.cpu_count() or 1, len(study.methods))
+    with (
+        Saver(store.write) as saver,
+        closing(_stream(engine, job_of(study), shards(agenda.todo, size))) as stream,
+    ):
+        for outcomes in stream:
+            saver.add(outcomes)
+            watcher.came(outcomes)
+
+
+def _stream(engine: Engine, job: Job, work: Iterator[Shard]) -> Generator[Sequence[Outcome], None, None]:
+    """The engine's outcomes as something that can be closed, which stops its workers."""
+    yield from engine.outcomes(job, work)
+
+
+def job_of(study: Study) -> Job:
+    """What workers are told."""
+    each = tuple(one.name for one in study.metrics if not metric(one.name).whole_set)
+    return Job(FACTORY, as_dict(study), each, threads=study.threads, device=study.device)
+
+
+def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> Manifest:
+    """What the folder says about itself."""
+    device = next(iter(networks.values())).device
+    return Manifest(
+        study=as_dict(study),
+        data=DataRecord(data.description, len(data), names_checksum(data.names), _contents(data)),
+        models={label: network.record for label, network in networks.items()},
+        units=len(data) * len(study.models) * len(study.methods),
+        seed=study.seed,
+        threads=study.threads,
+        device=device,
+        decisive=identity(study),
+        checksums={Path(file).name: plugin_checksum(file) for file in study.plugins},
+        versions=versions(device),
+    )
+
+
+def _contents(data: Dataset) -> str:
+    """A checksum of some images' pixels, evenly spread: enough to notice other data under the same names."""
+    digest = sha256()
+    for index in range(0, len(data), max(1, len(data) // _CONTENTS_READ)):
+        try:
+            picture = data[index]
+        except Exception as error:
+            digest.update(type(error).__name__.encode())
+            continue
+        digest.update(f"{picture.name!r} {picture.label} {picture.image.size}".encode())
+        digest.update(picture.image.tobytes())
+        if picture.mask is not None:
+            digest.update(picture.mask.tobytes())
+    return digest.hexdigest()
