@@ -238,6 +238,94 @@ def list_models(
         show_models(part, as_json)
 
 
+@app.command(epilog="Example:  egcam figure grid cat.jpg --out grid.png --out grid.svg\n\n" + EXIT_CODES)
+def figure(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="grid, mask, patches, contrast, convergence, curves, bars, ranks or radar.",
+            show_default=False,
+        ),
+    ],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE", help="Image files, or folders of them.", show_default=False)
+    ],
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", metavar="a,b,c|all", help="Which methods; by default those usual for the kind."),
+    ] = None,
+    model: Model = _DEFAULT_MODEL,
+    target: Target = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME|INT", help="contrast: the other class; else the next most probable.")
+    ] = None,
+    mask: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="The object, white on black, as large as its image; once for each image."),
+    ] = None,
+    saturated: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="grid: images with a saturated score, shown below.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="a,b,c", help="bars, ranks, radar, mask: which quality metrics.")
+    ] = None,
+    patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many.")] = 4,
+    grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side.")] = 7,
+    layer: Layer = None,
+    reference: Reference = None,
+    samples: Samples = None,
+    seed: Seed = 0,
+    device: Device = None,
+    batch_size: BatchSize = None,
+    weights: Weights = None,
+    classes: Classes = None,
+    signed: Signed = False,
+    width: Annotated[str | None, typer.Option(metavar="W", help="column (3.3 in), page (6.9 in), or inches.")] = None,
+    colors: Annotated[str | None, typer.Option(metavar="NAME", help="A matplotlib colour map; viridis.")] = None,
+    dpi: Annotated[int, typer.Option(metavar="N", min=20, max=2400, help="Pixels per inch.")] = 300,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", "-o", metavar="FILE", help="FILE.png or FILE.svg; may be given twice."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a figure for a paper, as PNG or SVG: what it shows is computed from the images.
+
+    grid: image, coarse maps and overlays of several methods. mask: maps beside the object's mask, with scores.
+    patches: the most important parts. contrast: why this class rather than that. convergence: how many samples a map
+    needs. curves: insertion and deletion. bars, ranks, radar: quality metrics.
+    """
+    from egcam.cli.figures import draw_figure
+
+    options = {"layer": layer, "samples": samples, "seed": seed, "batch_size": batch_size, "signed": signed}
+    with clear_errors(as_json):
+        code = draw_figure(
+            kind,
+            images,
+            model=model,
+            weights=weights,
+            classes=classes,
+            device=device,
+            methods=methods,
+            target=target,
+            against=against,
+            reference=reference,
+            options=options,
+            masks=mask or [],
+            saturated=saturated or [],
+            metrics=metrics,
+            patches=patches,
+            grid=grid,
+            width=width,
+            colors=colors,
+            dpi=dpi,
+            out=out or [],
+            as_json=as_json,
+        )
+        raise typer.Exit(code)
+
+
 def main() -> None:
     """Run the command."""
     app()
