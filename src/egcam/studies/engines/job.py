@@ -23,6 +23,7 @@ class Job:
         metrics: names of the metrics, for units that fail without the worker's doing.
         threads: how many threads a worker computes with; it changes the last digits of results, so it is fixed.
         retries: how often a unit is tried again after its worker died.
+        device: where the models run, as in the study; None is a GPU where there is one.
     """
 
     factory: str
@@ -30,6 +31,7 @@ class Job:
     metrics: tuple[str, ...]
     threads: int = 1
     retries: int = 2
+    device: str | None = None
 
     def open(self) -> Worker:
         """What turns a unit into its outcome, made in the worker."""

@@ -1,0 +1,178 @@
+"""Tiny jobs for the engines' tests. Each factory takes the job's config and returns what turns a unit into an outcome."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from egcam.errors import EgcamError
+from egcam.studies.engines.job import Job, Shard, Worker
+from egcam.studies.outcomes import Outcome, Score, Unit
+
+METRICS = ("number", "other")
+
+
+def job(factory: str, *, threads: int = 1, retries: int = 2, **config: Any) -> Job:
+    return Job(f"{__name__}:{factory}", config, METRICS, threads, retries, device="cpu")
+
+
+def units(count: int) -> list[Unit]:
+    return [Unit("model", "method", image) for image in range(count)]
+
+
+def shards(count: int, size: int = 4) -> Iterator[Shard]:
+    everything = units(count)
+    return iter([everything[start : start + size] for start in range(0, count, size)])
+
+
+def outcome(unit: Unit, value: float, **more: Any) -> Outcome:
+    scores = tuple(Score(metric, value, 0.0) for metric in METRICS)
+    return Outcome(unit, f"image {unit.image}", unit.image, unit.image, 0.0, scores, **more)
+
+
+def number(unit: Unit) -> float:
+    return unit.image**2 + 0.25
+
+
+def numbers(config: Mapping[str, Any]) -> Worker:
+    return lambda unit: outcome(unit, number(unit))
+
+
+def sleeping(config: Mapping[str, Any]) -> Worker:
+    """Says in a file which process is at which unit, then takes its time."""
+
+    def work(unit: Unit) -> Outcome:
+        with Path(config["diary"]).open("a") as diary:
+            diary.write(f"{os.getpid()} {unit.image}\n")
+        time.sleep(config["seconds"])
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def diary(path: Path) -> list[tuple[int, int]]:
+    """(process, image) as `sleeping` wrote them, a line being written left out."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [(int(process), int(image)) for process, image in (line.split() for line in lines)]
+
+
+def deadly(config: Mapping[str, Any]) -> Worker:
+    """The units in `images` kill their process: as often as `times` says, counted in files of the folder `marks`."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.image in config["images"]:
+            marks = Path(config["marks"])
+            before = len(list(marks.glob(f"{unit.image}-*")))
+            if before < config["times"]:
+                (marks / f"{unit.image}-{before}").touch()
+                os.kill(os.getpid(), config.get("signal", signal.SIGKILL))
+                time.sleep(60)
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def crashing(config: Mapping[str, Any]) -> Worker:
+    """Image 1 reads where nothing is."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.image == 1:
+            ctypes.string_at(0)
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def raising(config: Mapping[str, Any]) -> Worker:
+    """Odd images raise, the third leaves, the fifth answers for another."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.image == 3:
+            sys.exit("I leave")
+        if unit.image == 5:
+            return outcome(unit._replace(image=4), 0.0)
+        if unit.image % 2:
+            raise ZeroDivisionError(f"image {unit.image}")
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def printing(config: Mapping[str, Any]) -> Worker:
+    """Writes more than any pipe holds, to both streams and below Python, and reads its input to the end."""
+
+    def work(unit: Unit) -> Outcome:
+        print("x" * 300_000)
+        print("y" * 300_000, file=sys.stderr)
+        os.write(1, b"z" * 300_000)
+        assert sys.stdin.read() == ""
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def huge(config: Mapping[str, Any]) -> Worker:
+    def work(unit: Unit) -> Outcome:
+        coarse = np.random.default_rng(unit.image).random((224, 224), dtype=np.float32)
+        return outcome(unit, number(unit), coarse=coarse, picture=bytes([unit.image]) * 1_000_000)
+
+    return work
+
+
+def network(config: Mapping[str, Any]) -> Worker:
+    """A small network's answer to a random image, whose last digits depend on how sums are split among threads."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3), torch.nn.AdaptiveAvgPool2d(1)
+        ).eval()
+
+    def work(unit: Unit) -> Outcome:
+        image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(unit.image))
+        with torch.no_grad():
+            answer = net(image).flatten()
+        return outcome(unit, float(answer.sum()), coarse=answer.numpy().reshape(2, 4))
+
+    return work
+
+
+def settings(config: Mapping[str, Any]) -> Worker:
+    """The worker's threads, as its curves."""
+    import egcam.studies.engines.serving as serving
+
+    variables = [float(os.environ[name]) for name in serving.THREAD_VARIABLES]
+
+    def work(unit: Unit) -> Outcome:
+        threads = [torch.get_num_threads(), torch.get_num_interop_threads()]
+        return outcome(unit, float(os.getpid()), curves={"threads": np.array(threads + variables, np.float32)})
+
+    return work
+
+
+def refusing(config: Mapping[str, Any]) -> Worker:
+    raise EgcamError("the weights 'no-such-file.pt' are not there; download them first")
+
+
+def broken(config: Mapping[str, Any]) -> Worker:
+    raise KeyError("no such setting")
+
+
+def stillborn(config: Mapping[str, Any]) -> Worker:
+    """Dies while it is made; with `first`, a file, only those after the first one do."""
+    if "first" in config:
+        try:
+            Path(config["first"]).touch(exist_ok=False)
+            return sleeping(config)
+        except FileExistsError:
+            pass
+    print("the library cannot be loaded", file=sys.stderr, flush=True)
+    os._exit(7)
