@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
+from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
 from egcam.heatmaps import upsampled
@@ -42,12 +44,12 @@ class Manifest(Protocol):
         """The packages it runs with."""
 
     @property
-    def data(self) -> Mapping[str, Any]:
-        """The images: description, count."""
+    def data(self) -> Any:
+        """The images: description and number, as a mapping or a record."""
 
     @property
     def models(self) -> Mapping[str, Any]:
-        """What is known of each model, by label; "size" is (height, width) of what it sees."""
+        """What is known of each model, by label, as mappings or records; "size" is (height, width) of what it sees."""
 
     @property
     def units(self) -> int:
@@ -256,6 +258,8 @@ class Results:
         if not usable:
             return scored
         size = self._size(model)
+        if size is None:
+            return {image: _Scored(nan, 0.0, one.error or _NO_SIZE) for image, one in outcomes.items()}
         # Maps of one method may differ in shape only if the images do; each is enlarged by itself.
         large = [upsampled(torch.from_numpy(np.array(maps[image], np.float32))[None], size) for image in usable]
         predictions = torch.tensor([outcomes[image].prediction for image in usable])
@@ -265,15 +269,17 @@ class Results:
             scored[image] = _Scored(values[place], 0.0, causes.get(place))
         return scored
 
-    def _size(self, model: str) -> tuple[int, int]:
-        """(height, width) of what the model sees."""
-        known = self.source.manifest.models.get(model, {}).get("size")
+    def _size(self, model: str) -> tuple[int, int] | None:
+        """(height, width) of what the model sees: as recorded, as its pictures are, or as the study asks for."""
+        known = known_of(self.source.manifest.models.get(model), "size")
         if known is not None:
             height, width = known
             return int(height), int(width)
-        if self.study.data.size is not None:
-            return self.study.data.size, self.study.data.size
-        raise ResultsError(f"the size of the images {model} sees is not in the results: models[{model!r}]['size']")
+        for picture in self.source.pictures(model).values():
+            width, height = Image.open(BytesIO(picture)).size
+            return height, width
+        side = self.study.data.size
+        return None if side is None else (side, side)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -314,6 +320,12 @@ class Results:
 COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "cause", "target", "prediction")
 
 _NO_MAP = 'its map was not kept: a metric over the whole set needs maps = "all" in the study'
+_NO_SIZE = "the size of the images is not in the results: set data.size, or examples to at least 1, in the study"
+
+
+def known_of(record: Any, key: str) -> Any:
+    """What a record of the manifest says under `key`, be it a mapping or an object; None where it says nothing."""
+    return record.get(key) if isinstance(record, Mapping) else getattr(record, key, None)
 
 
 class _Scored(NamedTuple):

@@ -1,0 +1,5 @@
+"""The report of a study: tables, intervals, figures and a reading made by rule."""
+
+from egcam.studies.report.report import write_report
+
+__all__ = ["write_report"]

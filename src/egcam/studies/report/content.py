@@ -1,0 +1,233 @@
+"""All that a report holds, gathered once for every form it is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+import torch
+from PIL import Image
+
+from egcam.figures.style import Line as Look
+from egcam.heatmaps import heatmaps
+from egcam.metrics.tables import Table
+from egcam.plots import overlay_image
+from egcam.studies.report import facts
+from egcam.studies.report.intervals import Array, intervals, means
+from egcam.studies.report.ranks import Ranking, ranking
+from egcam.studies.report.reading import Reading, caution, read, sentences, statement
+from egcam.studies.report.summary import Summary, baseline_of, summarised
+from egcam.studies.report.words import file_names, is_expected, looks, method_labels
+from egcam.studies.results import Results, ResultsError
+
+CURVES = ("insertion", "deletion")
+
+
+@dataclass(frozen=True)
+class Band:
+    """A mean curve over images at evenly spaced shares of the pixels, with its pointwise 95 % interval."""
+
+    mean: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image and what each method made of it; None where a method has no map.
+
+    Attributes:
+        name: the image's.
+        target: the class explained.
+        prediction: the class predicted.
+        photograph: what the model saw.
+        overlays: the methods' maps over it.
+    """
+
+    name: str
+    target: int
+    prediction: int
+    photograph: Image.Image
+    overlays: Mapping[str, Image.Image | None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What there is to say of one model.
+
+    Attributes:
+        model: its label.
+        file: the same for file names.
+        images: how many are in the figures.
+        table: their scores.
+        summary: against the baseline.
+        readings: of each form of Expected Grad-CAM.
+        ranking: mean ranks over metrics.
+        curves: mean perturbation curves, by metric and method.
+        examples: images with maps.
+        missing: why scores are missing.
+    """
+
+    model: str
+    file: str
+    images: int
+    table: Table
+    summary: Summary
+    readings: tuple[Reading, ...]
+    ranking: Ranking | None
+    curves: Mapping[str, Mapping[str, Band]]
+    examples: tuple[Example, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """The whole report, before it takes a form.
+
+    Attributes:
+        title: of the report.
+        facts: what was run.
+        warnings: what must be known first.
+        labels: what methods are called.
+        looks: how methods are drawn.
+        expected: the names of Expected Grad-CAM, in its forms.
+        baseline: the method that others are compared with.
+        parts: one for each model.
+        unscored: models without an image that all methods have finished.
+        ranking: mean ranks over metrics and models, where there are several.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    labels: Mapping[str, str]
+    looks: Mapping[str, Look]
+    expected: tuple[str, ...]
+    baseline: str
+    parts: tuple[Part, ...]
+    unscored: tuple[str, ...]
+    ranking: Ranking | None
+
+    def statements(self, part: Part) -> list[tuple[str, list[str]]]:
+        """For each form of Expected Grad-CAM (all methods, in a study without), how it stands to the baseline."""
+        told = self.expected or tuple(self.labels)
+        return [
+            (
+                method,
+                [
+                    statement(part.summary.line(metric, method), self.baseline, self.labels)
+                    for metric in part.table.metrics
+                ],
+            )
+            for method in told
+            if method != self.baseline
+        ]
+
+    def readings(self, part: Part) -> list[tuple[str, list[str]]]:
+        """What the numbers of a model say of each form of Expected Grad-CAM."""
+        return [(reading.method, sentences(reading, self.labels)) for reading in part.readings]
+
+    def caution(self, part: Part) -> str:
+        """How far the intervals of a model can be trusted."""
+        return caution(part.images, len(part.table.methods), len(part.table.metrics))
+
+
+def gathered(results: Results, baseline: str | None = None) -> Content:
+    """The content of a report; an error that says how far the study is when there is nothing to report yet."""
+    against = baseline_of(results.methods, baseline)
+    if not results.tables:
+        raise ResultsError(
+            f"there is nothing to report yet: {len(results.outcomes):,} of {results.units:,} units are done, and no "
+            f"image by all {len(results.methods)} methods; go on with the study and report again"
+        )
+    files = file_names(results.models)
+    expected = tuple(one.name for one in results.study.methods if is_expected(one))
+    parts = tuple(_part(results, model, files[model], against, expected) for model in results.tables)
+    return Content(
+        facts.heading(results),
+        tuple(facts.facts(results)),
+        tuple(facts.warnings(results)),
+        method_labels(results.study.methods),
+        looks(results.study.methods),
+        expected,
+        against,
+        parts,
+        tuple(model for model in results.models if model not in results.tables),
+        ranking(list(results.tables.values())) if len(parts) > 1 else None,
+    )
+
+
+def _part(results: Results, model: str, file: str, baseline: str, expected: tuple[str, ...]) -> Part:
+    table = results.table(model)
+    return Part(
+        model,
+        file,
+        len(results.images(model)),
+        table,
+        summarised(table, baseline),
+        tuple(read(table, method) for method in expected),
+        ranking([table]),
+        {metric: bands for metric in CURVES if (bands := _bands(results, model, metric))},
+        _examples(results, model),
+        tuple(facts.missing(results, model)),
+    )
+
+
+def _bands(results: Results, model: str, metric: str) -> dict[str, Band]:
+    """Mean curves over the images that have one from every method that has any: the same images for all."""
+    paired = set(results.images(model))
+    curves = {
+        method: {image: curve for image, curve in by_image.items() if image in paired and np.isfinite(curve).all()}
+        for method, by_image in results.source.curves(model, metric).items()
+    }
+    curves = {method: curves[method] for method in results.methods if curves.get(method)}
+    if not curves:
+        return {}
+    shared = sorted(set.intersection(*(set(by_image) for by_image in curves.values())))
+    points = max((len(by_image[image]) for by_image in curves.values() for image in shared), default=0)
+    if not shared or points < 2:
+        return {}
+    found = {}
+    for method, by_image in curves.items():
+        rows = np.stack([_at(by_image[image], points) for image in shared])
+        low, high = intervals(rows)
+        found[method] = Band(means(rows), low, high)
+    return found
+
+
+def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Array:
+    """The curve at so many evenly spaced shares."""
+    values = np.asarray(curve, np.float64)
+    if len(values) == points:
+        return values
+    return np.asarray(np.interp(np.linspace(0, 1, points), np.linspace(0, 1, len(values)), values))
+
+
+def _examples(results: Results, model: str) -> tuple[Example, ...]:
+    pictures = results.source.pictures(model)
+    chosen = [image for image in results.images(model) if image in pictures][: results.study.examples]
+    if not chosen:
+        return ()
+    maps = {method: results.source.maps(model, method) for method in results.methods}
+    found = []
+    for image in chosen:
+        with Image.open(BytesIO(pictures[image])) as encoded:
+            photograph = encoded.convert("RGB")
+        outcomes = [results.outcome(model, method, image) for method in results.methods]
+        # A method that failed may not know the classes; the others do.
+        known = next((one for one in outcomes if one.target >= 0), outcomes[0])
+        overlays = {method: _overlay(photograph, maps[method].get(image)) for method in results.methods}
+        if any(overlay is not None for overlay in overlays.values()):
+            found.append(Example(known.name or f"image {image}", known.target, known.prediction, photograph, overlays))
+    return tuple(found)
+
+
+def _overlay(
+    photograph: Image.Image, coarse: np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None
+) -> Image.Image | None:
+    if coarse is None or not np.isfinite(coarse).all():
+        return None
+    size = photograph.height, photograph.width
+    return overlay_image(photograph, heatmaps(torch.from_numpy(np.array(coarse, np.float32))[None], size)[0].numpy())

@@ -1,0 +1,170 @@
+"""What was run, and what a reader must know before the numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from egcam.metrics.registry import metric as metric_called
+from egcam.studies.report.words import counted, listed, method_labels, metric_label, one_line
+from egcam.studies.results import Results, known_of
+from egcam.studies.specs import ModelSpec
+
+RANDOM = "random"
+# Records may carry a word of their own about what stands in for what.
+_REMARKS = ("substitute", "warning", "note")
+
+
+def heading(results: Results) -> str:
+    """The report's title."""
+    return one_line(results.study.title or results.study.name)
+
+
+def facts(results: Results) -> list[tuple[str, str]]:
+    """What was run, as pairs of a word and what is to be said."""
+    study, manifest = results.study, results.source.manifest
+    labels = method_labels(study.methods)
+    found = [("study", study.name), ("begun", manifest.created)]
+    found += [(f"model {model.label}", _model(model, manifest.models.get(model.label))) for model in study.models]
+    found += [
+        ("data", _data(results)),
+        ("images", _images(results)),
+        ("methods", "; ".join(_with_options(labels[one.name], _own_options(one)) for one in study.methods)),
+        (
+            "metrics",
+            "; ".join(_with_options(metric_label(metric_called(one.name).name), one.options) for one in study.metrics),
+        ),
+        ("target", "the predicted class" if study.target == "prediction" else "the image's label"),
+        ("protocol", f"{study.protocol}" + (" (the paper's conventions)" if study.protocol == "paper" else "")),
+        ("reference", _reference(results)),
+        ("seeds", f"{study.seed} for methods and metrics, {study.data.seed} for the choice of images"),
+        ("units", _units(results)),
+        ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
+    ]
+    further = getattr(manifest, "further", ())
+    if further:
+        found.append(("also run with", "; ".join(_surroundings(one) for one in further)))
+    return [(word, one_line(said)) for word, said in found if one_line(said)]
+
+
+def warnings(results: Results) -> list[str]:
+    """What a reader must know first: stand-ins, unfinished work, failures."""
+    said = []
+    untrained = [model.label for model in results.study.models if _weights(results, model) == RANDOM]
+    if untrained:
+        word = "has" if len(untrained) == 1 else "have"
+        said.append(
+            f"{listed(untrained)} {word} random weights, no training: such numbers show that the study runs and say "
+            "nothing about the methods."
+        )
+    records: dict[str, Any] = {"the data": results.source.manifest.data}
+    records |= {model.label: results.source.manifest.models.get(model.label) for model in results.study.models}
+    for name, record in records.items():
+        said += [f"{name}: {known_of(record, key)}" for key in _REMARKS if known_of(record, key)]
+    if not results.complete:
+        said.append(_unfinished(results))
+    if results.failures:
+        said.append(
+            f"{counted(len(results.failures), 'unit')} of {results.units:,} failed; the causes are below. A method "
+            "that fails on some images has its mean over the others; differences are over images that both have."
+        )
+    return [one_line(text) for text in said]
+
+
+def _unfinished(results: Results) -> str:
+    done = f"{len(results.outcomes):,} of {results.units:,} units are done"
+    counts = {model: len(results.images(model)) for model in results.models}
+    if len(counts) == 1:
+        return f"Unfinished: {done}: figures are over the {counted(*_only(counts), 'image')} done by all methods."
+    told = listed([f"{count:,} on {model}" for model, count in counts.items()])
+    return f"Unfinished: {done}: figures are over the images done by all methods ({told})."
+
+
+def _only(counts: Mapping[str, int]) -> tuple[int]:
+    (count,) = counts.values()
+    return (count,)
+
+
+def _weights(results: Results, model: ModelSpec) -> Any:
+    return known_of(results.source.manifest.models.get(model.label), "weights") or model.weights
+
+
+def _model(model: ModelSpec, record: Any) -> str:
+    weights = known_of(record, "weights") or model.weights
+    if weights is None:
+        told = "published weights"
+    else:
+        # Only the file's name: the rest of the path is of the machine it ran on.
+        told = "random weights" if weights == RANDOM else f"weights from {PurePath(str(weights)).name}"
+    parts = [PurePath(model.name).name, told]
+    layer = known_of(record, "layer") or model.layer
+    parts += [f"layer {layer}"] if layer else []
+    size = known_of(record, "size")
+    parts += [f"{size[0]} x {size[1]} px"] if size else []
+    parameters = known_of(record, "parameters")
+    parts += [f"{parameters:,} parameters"] if parameters else []
+    checksum = known_of(record, "checksum")
+    parts += [f"checksum {str(checksum)[:12]}"] if checksum else []
+    return ", ".join(parts)
+
+
+def _data(results: Results) -> str:
+    data = results.study.data
+    described = known_of(results.source.manifest.data, "description")
+    told = str(described) if described else f"{data.kind}, {PurePath(data.path).name}"
+    told += f", {data.size} x {data.size} px" if data.size else ""
+    return told + (f", classes {', '.join(data.classes)}" if data.classes else "")
+
+
+def _images(results: Results) -> str:
+    count = results.units // max(1, len(results.models) * len(results.methods))
+    scored = {model: len(results.images(model)) for model in results.models}
+    if set(scored.values()) == {count}:
+        return f"{count:,}"
+    return f"{count:,} in all; done by all methods: " + ", ".join(
+        f"{number:,} ({one})" for one, number in scored.items()
+    )
+
+
+def _own_options(method: Any) -> dict[str, Any]:
+    made = {} if method.name == method.method else {"method": method.method}
+    return {**made, **method.options}
+
+
+def _with_options(name: str, options: Mapping[str, Any]) -> str:
+    return name if not options else f"{name} ({', '.join(f'{key} {value}' for key, value in options.items())})"
+
+
+def _reference(results: Results) -> str:
+    reference = results.study.reference
+    if reference.source == "data":
+        return f"{reference.count:,} other images of the same data"
+    if "/" in reference.source or "\\" in reference.source:
+        return f"{reference.count:,} images of the folder {PurePath(reference.source).name}"
+    return reference.source
+
+
+def _units(results: Results) -> str:
+    return f"{len(results.outcomes):,} of {results.units:,} done, {len(results.failures):,} failed"
+
+
+def _surroundings(record: Any) -> str:
+    versions = known_of(record, "versions") or {}
+    return ", ".join(f"{name} {value}" for name, value in versions.items())
+
+
+def missing(results: Results, model: str) -> list[str]:
+    """Why scores of a model are missing: a line for each method and cause, with the metrics and how many images."""
+    table, labels = results.table(model), method_labels(results.study.methods)
+    counts = Counter((row.method, one_line(row.cause), row.metric) for row in table.rows if row.cause is not None)
+    merged: dict[tuple[str, str, int], list[str]] = {}
+    for (method, cause, metric), count in counts.items():
+        merged.setdefault((method, cause, count), []).append(metric_label(metric))
+    images = len(results.images(model))
+    return [
+        f"{labels[method]}, {'all metrics' if len(metrics) == len(table.metrics) else listed(metrics)}: no score for "
+        f"{count:,} of {counted(images, 'image')}: {cause}"
+        for (method, cause, count), metrics in merged.items()
+    ]

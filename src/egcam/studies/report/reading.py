@@ -1,0 +1,177 @@
+"""What the numbers say of Expected Grad-CAM, made by rule: where it is first, tied with the first, or behind whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from egcam.metrics.tables import Table
+from egcam.studies.report.summary import Line, Summary, summarised
+from egcam.studies.report.words import better, counted, listed, metric_label, spread
+
+Place = Literal["clear first", "first", "tied", "behind", "unsettled", "none"]
+
+_FEW = 20
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a method stands by one metric.
+
+    Attributes:
+        metric: the metric.
+        place: "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all;
+            "tied": another has the best mean, and the paired interval to it includes 0; "behind": that interval
+            leaves out 0; "unsettled": too few images for intervals; "none": it has no score.
+        best: the method with the best mean (the next best, where this one is first); None without another.
+        difference: how far this method is from that one, with its interval.
+        ahead_of_it: the methods that are ahead of this one: their paired interval leaves out 0.
+        level_with: the methods it cannot be told from.
+    """
+
+    metric: str
+    place: Place
+    best: str | None
+    difference: tuple[float, float, float]
+    ahead_of_it: tuple[str, ...]
+    level_with: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a method stands, metric by metric, over some images."""
+
+    method: str
+    images: int
+    rivals: int
+    standings: tuple[Standing, ...]
+
+    def at(self, *places: Place) -> list[Standing]:
+        """The standings at these places."""
+        return [one for one in self.standings if one.place in places]
+
+
+def read(table: Table, method: str) -> Reading:
+    """Where a method stands among the others of a table."""
+    summary = summarised(table, method)
+    standings = tuple(_standing(summary, metric, method) for metric in table.metrics)
+    return Reading(method, len(table.values(method, table.metrics[0])), len(table.methods) - 1, standings)
+
+
+def _standing(summary: Summary, metric: str, method: str) -> Standing:
+    own = summary.line(metric, method)
+    others = [line for line in summary.of(metric) if line.method != method and isfinite(line.rank)]
+    # Verdicts are of the others against this method.
+    ahead = tuple(line.method for line in others if line.verdict == "ahead")
+    level = tuple(line.method for line in others if line.verdict not in ("ahead", "behind"))
+    rival = min(others, key=lambda line: line.rank, default=None)
+    # This method less the other: the summary has it the other way round.
+    apart = (rival and (-rival.difference, -rival.difference_high, -rival.difference_low)) or (0.0, 0.0, 0.0)
+    place = _place(own, rival, others)
+    return Standing(metric, place, rival.method if rival else None, apart, ahead, level)
+
+
+def _place(own: Line, rival: Line | None, others: Sequence[Line]) -> Place:
+    if not isfinite(own.rank):
+        return "none"
+    if rival is None:
+        return "unsettled"
+    if any(line.verdict == "too few images" for line in others):
+        return "unsettled"
+    if own.rank <= rival.rank:
+        return "clear first" if all(line.verdict == "behind" for line in others) else "first"
+    return "behind" if rival.verdict == "ahead" else "tied"
+
+
+def sentences(reading: Reading, labels: Mapping[str, str]) -> list[str]:
+    """The reading in plain sentences, the unfavourable as plainly as the rest."""
+    name = labels[reading.method]
+    if reading.rivals == 0:
+        return [f"{name} is the only method: there is nothing to compare it with."]
+    if reading.images < 2:
+        return ["A single image has no interval: the numbers above are of that image and say nothing beyond it."]
+    said = [_first(reading, name, labels), _tied(reading, labels), *_behind(reading, labels)]
+    none = reading.at("none")
+    if none:
+        said.append(f"No score: {_metrics(none)}.")
+    unsettled = reading.at("unsettled")
+    if unsettled:
+        said.append(f"Too few images have a score to compare: {_metrics(unsettled)}.")
+    return [sentence for sentence in said if sentence]
+
+
+def caution(images: int, methods: int, metrics: int) -> str:
+    """How far intervals can be trusted, for so many images and comparisons."""
+    comparisons = max(0, methods - 1) * metrics
+    text = (
+        "Intervals are 95 % percentile bootstraps over images, paired where methods are compared, and speak of other "
+        "images like these, not of other models or data. They are not corrected for the number of comparisons: "
+        f"of {counted(comparisons, 'comparison')} of a method with the others, about one in twenty would leave out 0 "
+        "by chance alone."
+    )
+    if images < _FEW:
+        text += f" With {counted(images, 'image')} they are too narrow: take them as a rough guide."
+    return text
+
+
+def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
+    clear, other = reading.at("clear first"), reading.at("first")
+    total = len(reading.standings)
+    if not clear and not other:
+        return f"{name} is first on none of the {counted(total, 'metric')}."
+    parts = [f"{name} has the best mean on {len(clear) + len(other)} of {counted(total, 'metric')}"]
+    if clear:
+        parts.append(f"clear of every other method on {_metrics(clear)}")
+    if other:
+        told = [f"{metric_label(one.metric)} (from {_few(one.ahead_of_it + one.level_with, labels)})" for one in other]
+        parts.append(f"not to be told from others on {listed(told)}")
+    return "; ".join(parts) + "."
+
+
+def _tied(reading: Reading, labels: Mapping[str, str]) -> str:
+    tied = reading.at("tied")
+    if not tied:
+        return ""
+    told = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
+    return f"Tied with the first (its paired interval to it includes 0): {listed(told)}."
+
+
+def _behind(reading: Reading, labels: Mapping[str, str]) -> list[str]:
+    return [
+        f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {spread(*one.difference, sign=True)} "
+        f"to the first, {labels[one.best or '']}; {_few(one.ahead_of_it, labels)} "
+        f"{'is' if len(one.ahead_of_it) == 1 else 'are'} ahead of it."
+        for one in reading.at("behind")
+    ]
+
+
+def _metrics(standings: Sequence[Standing]) -> str:
+    return listed([metric_label(one.metric) for one in standings])
+
+
+def _few(methods: Sequence[str], labels: Mapping[str, str], most: int = 5) -> str:
+    shown = [labels[method] for method in methods[:most]]
+    more = len(methods) - len(shown)
+    return listed(shown) if not more else listed([*shown, counted(more, "other")])
+
+
+def statement(line: Line, baseline: str, labels: Mapping[str, str]) -> str:
+    """How a method stands to the baseline by one metric, in a sentence.
+
+    Example:
+        >>> line = Line("insertion", "a", 0.5, 0.4, 0.6, 9, 0, 0.0231, 0.0112, 0.0359, 1.0, "ahead")
+        >>> statement(line, "b", {"a": "A-CAM", "b": "B-CAM"})
+        'Insertion (higher is better): A-CAM is ahead of B-CAM: +0.023 [0.011, 0.036]'
+    """
+    about = f"{metric_label(line.metric)} ({better(line.metric)})"
+    name, other = labels[line.method], labels[baseline]
+    apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
+    if line.verdict == "no score":
+        return f"{about}: no image has a score of both {name} and {other}"
+    if line.verdict == "too few images":
+        return f"{about}: {name} differs from {other} by {apart} on one image, which shows nothing"
+    if line.verdict == "no difference shown":
+        return f"{about}: no difference shown between {name} and {other}: {apart}"
+    return f"{about}: {name} is {'ahead of' if line.verdict == 'ahead' else 'behind'} {other}: {apart}"

@@ -1,0 +1,120 @@
+"""Write a study's report: Markdown, LaTeX, CSV, one web page, and the figures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from egcam.metrics.registry import metric as metric_called
+from egcam.studies.report.content import Content, gathered
+from egcam.studies.report.figures import Drawing, model_drawings, overall_drawing
+from egcam.studies.report.html import as_html
+from egcam.studies.report.latex import as_latex
+from egcam.studies.report.markdown import as_markdown
+from egcam.studies.results import COLUMNS, Results, Sourced
+
+SUMMARY_COLUMNS = (
+    "model",
+    "metric",
+    "method",
+    "better",
+    "mean",
+    "low",
+    "high",
+    "images",
+    "missing",
+    "baseline",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "verdict",
+    "rank",
+)
+
+
+def write_report(source: Sourced, out: str | Path, *, baseline: str | None = None) -> list[Path]:
+    """Write report.md, report.tex, report.html, scores.csv, summary.csv and figures/ into a folder.
+
+    The same results give the same bytes: the only date in it is that of the study's beginning. A study that is not
+    finished can be reported, too; the report says so at its top, and is over the images that all methods have finished.
+
+    Args:
+        source: the results, or the folder they are in.
+        out: the folder to write to; it is made where missing, and files of an earlier report are replaced.
+        baseline: the method others are compared with; None is "grad-cam" where present, else the first.
+
+    Returns:
+        The files written.
+
+    Example:
+        >>> write_report("results/", "results/report")                        # doctest: +SKIP
+    """
+    results = Results.of(source)
+    content = gathered(results, baseline)
+    drawings = [model_drawings(content, part) for part in content.parts]
+    overall = overall_drawing(content)
+    files: dict[str, bytes] = {
+        "report.md": as_markdown(content, drawings, overall).encode(),
+        "report.tex": as_latex(content).encode(),
+        "report.html": as_html(content, drawings, overall).encode(),
+        "scores.csv": as_csv(COLUMNS, results.lines).encode(),
+        "summary.csv": as_csv(SUMMARY_COLUMNS, summary_rows(content)).encode(),
+    }
+    for drawing in [*(one for drawn in drawings for one in drawn), *([overall] if overall else [])]:
+        files |= _figure_files(drawing)
+    return [_written(Path(out) / name, text) for name, text in files.items()]
+
+
+def _figure_files(drawing: Drawing) -> dict[str, bytes]:
+    files = {f"figures/{drawing.name}.png": drawing.png}
+    return files if drawing.svg is None else {**files, f"figures/{drawing.name}.svg": drawing.svg}
+
+
+def _written(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def summary_rows(content: Content) -> list[tuple[Any, ...]]:
+    """The rows of summary.csv: a line for each model, metric and method."""
+    return [
+        (
+            part.model,
+            line.metric,
+            line.method,
+            metric_called(line.metric).direction,
+            line.mean,
+            line.low,
+            line.high,
+            line.images,
+            line.missing,
+            content.baseline,
+            line.difference,
+            line.difference_low,
+            line.difference_high,
+            line.verdict,
+            line.rank,
+        )
+        for part in content.parts
+        for line in part.summary.lines
+    ]
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV, numbers to the last digit, an empty field where there is none.
+
+    Example:
+        >>> as_csv(["a", "b"], [(0.1, float("nan")), ("x,y", None)])
+        'a,b\\n0.1,\\n"x,y",\\n'
+    """
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(["" if isinstance(one, float) and not isfinite(one) else one for one in row])
+    return text.getvalue()

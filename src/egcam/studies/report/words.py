@@ -1,0 +1,163 @@
+"""Names and numbers as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from math import floor, isfinite, log10
+
+from egcam.figures import style
+from egcam.metrics.registry import metric as metric_called
+from egcam.studies.specs import MethodSpec
+
+_METRICS = {
+    "irof": "IROF",
+    "road": "ROAD",
+    "adcc": "ADCC",
+    "avg-sensitivity": "Average sensitivity",
+    "local-lipschitz": "Local Lipschitz estimate",
+    "insertion-deletion": "Insertion-deletion",
+}
+
+
+def method_labels(methods: Sequence[MethodSpec]) -> dict[str, str]:
+    """What to call each method: as people write it, or the study's own name for it where it has one.
+
+    Example:
+        >>> method_labels([MethodSpec("grad-cam", "grad-cam"), MethodSpec("mine", "expected-grad-cam")])
+        {'grad-cam': 'Grad-CAM', 'mine': 'mine'}
+    """
+    found = {one.name: style.label(one.name) for one in methods}
+    shared = {label for label, count in Counter(found.values()).items() if count > 1}
+    return {name: name if label in shared else label for name, label in found.items()}
+
+
+def looks(methods: Sequence[MethodSpec]) -> dict[str, style.Line]:
+    """How each method is drawn: one of a kind looks the same under a name of the study's own."""
+    count = Counter(one.method for one in methods)
+    keys = {one.name: one.method if count[one.method] == 1 else one.name for one in methods}
+    drawn = style.lines(keys.values())
+    return {name: drawn[key] for name, key in keys.items()}
+
+
+def is_expected(method: MethodSpec) -> bool:
+    """Whether it is Expected Grad-CAM, in whatever form."""
+    return method.method.startswith("expected-grad-cam")
+
+
+def metric_label(metric: str) -> str:
+    """A metric's name in words.
+
+    Example:
+        >>> metric_label("pixel-flipping"), metric_label("irof"), metric_label("top-k-intersection")
+        ('Pixel flipping', 'IROF', 'Top-k intersection')
+    """
+    if metric in _METRICS:
+        return _METRICS[metric]
+    return metric.replace("top-k", "top~k").replace("-", " ").replace("~", "-").capitalize()
+
+
+def key(metrics: Sequence[str]) -> str:
+    """What the short headings of tables stand for.
+
+    Example:
+        >>> key(["pixel-flipping", "irof"])
+        'PF: pixel flipping; IROF.'
+    """
+    told = {metric_called(metric).label: metric_label(metric) for metric in metrics}
+    return "; ".join(short if short == name else f"{short}: {_lowered(name)}" for short, name in told.items()) + "."
+
+
+def _lowered(name: str) -> str:
+    return name if name[:2].isupper() else name[0].lower() + name[1:]
+
+
+def better(metric: str) -> str:
+    """Which way is better, in words."""
+    return f"{metric_called(metric).direction} is better"
+
+
+def figure(value: float) -> str:
+    """A number with four significant digits, as tables print it; '-' where there is none.
+
+    Example:
+        >>> figure(0.12345), figure(float("nan")), figure(123456.7), figure(0.00001234)
+        ('0.1235', '-', '1.23e+05', '1.23e-05')
+    """
+    if not isfinite(value):
+        return "-"
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    return f"{value:#.4g}".rstrip(".")
+
+
+def spread(value: float, low: float, high: float, *, sign: bool = False) -> str:
+    """A number with its interval, to the digits the interval allows.
+
+    Example:
+        >>> spread(0.0231, 0.0112, 0.0359, sign=True), spread(12.31, 11.9, 12.8)
+        ('+0.023 [0.011, 0.036]', '12.31 [11.90, 12.80]')
+    """
+    if not isfinite(value):
+        return "-"
+    plus = "+" if sign else ""
+    if not isfinite(low):
+        text = figure(value)
+        return f"+{text}" if sign and value > 0 else text
+    largest = max(abs(value), abs(low), abs(high))
+    if largest >= 1e5 or 0 < largest < 1e-3:
+        return f"{value:{plus}.2e} [{low:.2e}, {high:.2e}]"
+    width = high - low
+    digits = 4 if width <= 0 else min(8, max(0, 1 - floor(log10(width)) + (0 if width < 1 else 1)))
+    text = f"{_rounded(value, digits):{plus}.{digits}f}"
+    return f"{text} [{_rounded(low, digits):.{digits}f}, {_rounded(high, digits):.{digits}f}]"
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Without the sign of a zero that was rounded down to."""
+    return round(value, digits) + 0.0
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+        ('a', 'a and b', 'a, b and c')
+    """
+    names = list(names)
+    return " and ".join(names) if len(names) < 3 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "image"), counted(1200, "image")
+        ('1 image', '1,200 images')
+    """
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def one_line(text: str) -> str:
+    """Without line breaks and runs of spaces."""
+    return " ".join(str(text).split())
+
+
+def file_names(labels: Sequence[str]) -> dict[str, str]:
+    """A file name for each label, no two alike.
+
+    Example:
+        >>> file_names(["VGG 16", "vgg/16", "<b>"])
+        {'VGG 16': 'vgg-16', 'vgg/16': 'vgg-16-2', '<b>': 'b'}
+    """
+    found: dict[str, str] = {}
+    for label in labels:
+        plain = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "model"
+        name, number = plain, 1
+        while name in found.values():
+            number += 1
+            name = f"{plain}-{number}"
+        found[label] = name
+    return found
