@@ -1,0 +1,193 @@
+"""`egcam saturation`: what networks say while images come up from black, as figures, tables and a plain verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from egcam._version import __version__
+from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, told_warnings
+from egcam.cli.inputs import read_classes, read_reference, read_target
+from egcam.errors import InputError, LayerError, ModelError, near_misses
+from egcam.images import find_images, read_image
+from egcam.models.zoo import load
+from egcam.studies.saturation.files import study_dict, write_json, write_study
+from egcam.studies.saturation.measure import GRIDS, Grid
+from egcam.studies.saturation.study import ModelStudy, Photograph, study_model
+
+
+def study_saturation(
+    paths: Sequence[Path],
+    *,
+    models: str,
+    layers: str | None,
+    weights: str | None,
+    classes: Path | None,
+    device: str | None,
+    target: str | None,
+    reference: str | None,
+    samples: int | None,
+    steps: int,
+    grid: str,
+    most: int,
+    patches: int,
+    seed: int,
+    batch_size: int | None,
+    folder: Path,
+    as_json: bool,
+) -> int:
+    """Run the study, write its files, print the verdict, and give the exit code."""
+    kind = read_grid(grid)
+    asked = read_models(models, layers, weights)
+    photographs, failed = _read_photographs(paths, most)
+    if not photographs:
+        if as_json:
+            print_json({"error": "no image could be read", "failed": failed, "exit_code": SOME_FAILED})
+        return SOME_FAILED
+    studies: list[ModelStudy] = []
+    with progress_bar(f"scaling {len(photographs)} image(s)", wanted=not as_json) as share:
+        for number, (name, layer, file) in enumerate(asked):
+            classifier = load(name, file, device, read_classes(classes))
+            options = {"reference": read_reference(reference, classifier), "samples": samples}
+            with told_warnings(name):
+                study = study_model(
+                    classifier,
+                    photographs,
+                    layer=layer,
+                    steps=steps,
+                    target=read_target(target),
+                    grid=kind,
+                    seed=seed,
+                    patch_grid=patches,
+                    options=options,
+                    batch_size=batch_size,
+                    progress=lambda part, before=number: share((before + part) / len(asked)),  # type: ignore[misc]
+                )
+            studies.append(study)
+    studies = told_apart(studies)
+    files = write_study(studies, folder)
+    document = _document(studies, failed, [*files, folder / "summary.json"], folder)
+    write_json(document, folder / "summary.json")
+    if as_json:
+        print_json(document)
+    else:
+        _print(studies, folder)
+    return SOME_FAILED if failed else DONE
+
+
+def read_grid(text: str) -> Grid:
+    """How values of a are chosen, by name.
+
+    Example:
+        >>> read_grid("uniform")
+        'uniform'
+    """
+    for grid in GRIDS:
+        if text == grid:
+            return grid
+    raise InputError(f"unknown grid {text!r}; {near_misses(text, GRIDS)}")
+
+
+def read_models(models: str, layers: str | None, weights: str | None) -> list[tuple[str, str | None, str | None]]:
+    """Name, layer and weights of each network from comma-separated lists; an empty entry leaves the choice to egcam.
+
+    One layer is for all networks. Weights go to the networks in order; those beyond the list get their published ones.
+
+    Example:
+        >>> read_models("resnet50,vgg16", "layer4,features.30", "mine.pth")
+        [('resnet50', 'layer4', 'mine.pth'), ('vgg16', 'features.30', None)]
+    """
+    names = [name.strip() for name in models.split(",") if name.strip()]
+    if not names:
+        raise ModelError("no model is named: pass --model NAME or --model NAME,NAME; `egcam models` lists them")
+    at = _entries(layers)
+    at = at * len(names) if len(at) == 1 else at
+    if at and len(at) != len(names):
+        raise LayerError(f"{len(at)} layers for {len(names)} model(s): pass one --layer for all, or one for each")
+    files = _entries(weights)
+    if len(files) > len(names):
+        raise ModelError(f"{len(files)} weights for {len(names)} model(s): pass one for each, in the order of --model")
+    rest = [None] * len(names)
+    return list(zip(names, at or rest, [*files, *rest], strict=False))
+
+
+def _entries(text: str | None) -> list[str | None]:
+    return [] if text is None else [part.strip() or None for part in text.split(",")]
+
+
+def told_apart(studies: Sequence[ModelStudy]) -> list[ModelStudy]:
+    """The studies with labels that differ: where a network comes twice, by its layer, else by a number."""
+    labels: list[str] = []
+    models = [study.label for study in studies]
+    for study in studies:
+        label = study.label if models.count(study.label) == 1 else f"{study.label} at {study.measured.layer}"
+        again = sum(other == label or other.startswith(f"{label} (") for other in labels)
+        labels.append(f"{label} ({again + 1})" if again else label)
+    return [replace(study, label=label) for study, label in zip(studies, labels, strict=True)]
+
+
+def _read_photographs(paths: Sequence[Path], most: int) -> tuple[list[Photograph], list[dict[str, str]]]:
+    """The images, at most `most`, and those that could not be read, with the reason."""
+    files = find_images(paths)
+    if len(files) > most:
+        note(f"{most} of {len(files)} images, evenly spread, are measured; --images N takes more")
+        files = [files[index * len(files) // most] for index in range(most)]
+    photographs, failed = [], []
+    for file in files:
+        try:
+            photographs.append(Photograph(str(file), read_image(file)))
+        except InputError as error:
+            failed.append({"file": str(file), "error": str(error)})
+            complain(error)
+    return photographs, failed
+
+
+def _document(
+    studies: Sequence[ModelStudy], failed: list[dict[str, str]], files: Sequence[Path], folder: Path
+) -> dict[str, Any]:
+    return {
+        "egcam": __version__,
+        "out": str(folder),
+        "files": [str(file) for file in files],
+        "models": [study_dict(study) for study in studies],
+        "failed": failed,
+    }
+
+
+def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("model", "layer", "images", "a at 90%", "saturated", "gradient", "cosine", "trust"):
+        table.add_column(title, justify="left" if title in ("model", "layer", "trust") else "right", overflow="fold")
+    for study in studies:
+        verdict = study.measured.verdict
+        numbers = (f"{verdict.reach:.2f}", f"{verdict.saturated:.0%}", f"{verdict.gradient_size:.2f}")
+        table.add_row(
+            escape(study.label),
+            escape(study.measured.layer),
+            str(verdict.images),
+            *numbers,
+            f"{verdict.agreement:.2f}",
+            verdict.trust,
+        )
+    console = out()
+    console.print(table)
+    for study in studies:
+        console.print(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}", markup=False)
+    console.print(f"\nfigures, tables and summary.json are in {folder}", markup=False)
+
+
+def patch_line(study: ModelStudy) -> str:
+    """What the methods' patches are worth, in one line."""
+    from egcam.figures.style import label
+
+    first = next(iter(study.methods.values())).patches
+    said = ", ".join(f"{label(method)} {score:.3f}" for method, score in study.insertion.items())
+    return (
+        f"Insertion score of the top {first.cells.shape[1]} of {first.grid**2} patches: {said} "
+        f"(blurred image alone {study.background:.3f}, whole image {study.full:.3f})."
+    )
