@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from egcam.cli.console import EXIT_CODES, clear_errors
+from egcam.cli.study_app import study
 
 app = typer.Typer(
     name="egcam",
@@ -324,6 +325,9 @@ def figure(
             as_json=as_json,
         )
         raise typer.Exit(code)
+
+
+app.add_typer(study, name="study")
 
 
 def main() -> None:

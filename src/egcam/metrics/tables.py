@@ -17,6 +17,7 @@ from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -148,6 +149,21 @@ class Table:
         lines += [" & ".join([_latex(method), *cells[method]]) + r" \\" for method in self.methods]
         lines += [r"\bottomrule", r"\end{tabular}"]
         return "\n".join(lines + [f"% {note}" for note in self._notes()]) + "\n"
+
+    def render(self) -> RenderableType:
+        """The same for a terminal: rich prints it."""
+        from rich.console import Group
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        grid = Grid(box=None, header_style="bold", pad_edge=False)
+        grid.add_column("method")
+        for name in self.metrics:
+            grid.add_column(f"{metric_called(name).label} {metric_called(name).arrow}", justify="right")
+        cells = self._cells(bold="[bold]{}[/bold]", underlined="[underline]{}[/underline]")
+        for method in self.methods:
+            grid.add_row(Text(method), *cells[method])
+        return Group(grid, *(Text(f"- {note}") for note in self._notes()))
 
     def _cells(self, bold: str, underlined: str) -> dict[str, list[str]]:
         """The printed means of each method, in the order of the metrics."""

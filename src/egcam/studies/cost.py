@@ -84,7 +84,8 @@ def _metric_passes(study: Study, each: Sequence[MetricSpec], spec: MetricSpec, e
 
 
 def _steps(options: Mapping[str, Any], size: int, paper: bool = False) -> int:
-    return ceil(size * size / options.get("step", 224 if paper else size))
+    pixels: int = options.get("step", 224 if paper else size)
+    return ceil(size * size / pixels)
 
 
 def _robustness_passes(study: Study, each: Sequence[MetricSpec], spec: MetricSpec, explanation: int) -> int:
