@@ -111,7 +111,9 @@ def test_the_image_folder_itself_finds_its_own_file(coco):
 
 
 def test_what_is_missing(coco, tmp_path_factory):
-    with pytest.raises(DataError, match=r"COCO has no class 'zebras' in .*instances_val2017.json; did you mean 'zebra'"):
+    with pytest.raises(
+        DataError, match=r"COCO has no class 'zebras' in .*instances_val2017.json; did you mean 'zebra'"
+    ):
         pictures(coco, classes=("zebras",))
     empty = tmp_path_factory.mktemp("empty") / "here"
     empty.mkdir()
@@ -121,7 +123,9 @@ def test_what_is_missing(coco, tmp_path_factory):
     assert str(empty.parent / "annotations" / "instances*.json") in str(error.value)
     assert "annotations/instances_val2017.json from https://cocodataset.org" in str(error.value)
     file = str(coco / "annotations" / "instances_val2017.json")
-    with pytest.raises(DataError, match=rf"none of the 4 images of {file}, such as 0+1.jpg is there; looked at {empty}"):
+    with pytest.raises(
+        DataError, match=rf"none of the 4 images of {file}, such as 0+1.jpg is there; looked at {empty}"
+    ):
         pictures(empty, annotations=file)
     (coco / "val2017" / "000000000002.jpg").unlink()
     with pytest.raises(DataError, match=r"no image in .*val2017 has an instance of dog in"):

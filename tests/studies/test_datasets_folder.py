@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_some_masks_are_missing(tmp_path):
     assert found["a.png"].mask is None
     assert found["b.png"].mask.sum() == 6
     assert data.description == "folder images: 2 images, no labels, masks for 1"
-    with pytest.raises(DataError, match="some have no mask: add them to .*masks, named like the images"):
+    with pytest.raises(DataError, match=r"some have no mask: add them to .*masks, named like the images"):
         data.require_masks()
 
 
@@ -135,10 +136,12 @@ def test_jpeg_masks_are_cut_at_half(tmp_path):
 def test_masks_of_another_size_or_none_at_all(tmp_path):
     save(tmp_path / "images" / "a.png")
     save_mask(tmp_path / "masks" / "a.png", np.eye(5, 8))
-    with pytest.raises(DataError, match="is 8 x 5 pixels, its image .*a.png is 8 x 6: a mask must have the size"):
+    with pytest.raises(DataError, match=r"is 8 x 5 pixels, its image .*a.png is 8 x 6: a mask must have the size"):
         pictures(path=tmp_path / "images", masks=tmp_path / "masks")
     (tmp_path / "masks" / "a.png").rename(tmp_path / "masks" / "a_mask.png")
-    with pytest.raises(DataError, match=r"no mask in .*masks is named like an image: it holds a_mask, the images .* a "):
+    with pytest.raises(
+        DataError, match=r"no mask in .*masks is named like an image: it holds a_mask, the images .* a "
+    ):
         pictures(path=tmp_path / "images", masks=tmp_path / "masks")
 
 
@@ -219,7 +222,11 @@ def test_json_with_masks_and_boxes(tmp_path):
     ("name", "content", "text"),
     [
         ("t.csv", "file,label\na.png,zebra\n", "entry 1: the label 'zebra' is neither a class index .* nor a WordNet"),
-        ("t.csv", "file,label\nb.png,1\n", r"1 of 1 files listed in .*t.csv are missing, the first is b.png; looked in"),
+        (
+            "t.csv",
+            "file,label\nb.png,1\n",
+            r"1 of 1 files listed in .*t.csv are missing, the first is b.png; looked in",
+        ),
         ("t.csv", "number,label\n1,1\n", "entry 1 names no image: it has 'number', 'label'; expected is a CSV with"),
         ("t.csv", "file,label\n", "lists no image"),
         ("t.csv", "file,label,x1,y1,x2\na.png,1,0,0,4\n", "a box is x1, y1, x2, y2, and y2 is missing"),
@@ -242,7 +249,7 @@ def test_missing_folders_say_where_was_looked(tmp_path):
     (tmp_path / "images").mkdir()
     with pytest.raises(DataError, match=r"imags does not exist \(did you mean 'images'\?\); expected is a folder with"):
         pictures(path=tmp_path / "imags")
-    with pytest.raises(DataError, match="there is no image in .*images or its sub-folders"):
+    with pytest.raises(DataError, match=r"there is no image in .*images or its sub-folders"):
         pictures(path=tmp_path / "images")
     save(tmp_path / "images" / "a.png")
     with pytest.raises(DataError, match=r"masks does not exist; looked at masks, .*images/masks; expected is a folder"):
@@ -259,6 +266,25 @@ def test_a_damaged_file_fails_when_it_is_read(tmp_path):
     assert data.names == ["a.png"]
     with pytest.raises(InputError, match=r"a\.png is text, not an image"):
         data[0]
+
+
+def test_data_can_be_sent_to_workers(tmp_path):
+    save(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text("file,label,x1,y1,x2,y2\na.png,3,1,0,4,2\n")
+    data = open_dataset(DataSpec("folder", str(tmp_path), labels="t.csv"))
+    sent = pickle.loads(pickle.dumps(data))[0]
+    assert (sent.name, sent.label, sent.mask.sum()) == ("a.png", 3, 6)
+
+
+def test_settings_of_another_kind_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"kind = 'coco' does not take labels; besides path, images, size and seed it"):
+        open_dataset(DataSpec("coco", str(tmp_path), labels="t.csv"))
+    with pytest.raises(
+        DataError, match=r"kind = 'folder' does not take annotations; .* classes, labels, mask_values, m"
+    ):
+        open_dataset(DataSpec("folder", str(tmp_path), annotations="t.csv"))
+    with pytest.raises(DataError, match=r"kind = 'cifar10' does not take mask_values, masks; .* it takes classes"):
+        open_dataset(DataSpec("cifar10", str(tmp_path), masks="m", mask_values=(1,)))
 
 
 def test_boxes_take_the_pixels_whose_centre_they_hold():

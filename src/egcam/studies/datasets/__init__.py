@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module
 
 from egcam.errors import near_misses
@@ -11,7 +12,14 @@ from egcam.studies.specs import DataSpec
 
 __all__ = ["DataError", "Dataset", "Mask", "Picture", "kinds", "open_dataset"]
 
-_MODULES = {"imagenet": "imagenet", "cifar10": "cifar10", "coco": "coco", "folder": "folder"}
+# What each kind takes of a `DataSpec`, besides what all take; the module of a kind is called like it.
+_TAKES = {
+    "imagenet": {"classes", "annotations", "part"},
+    "cifar10": {"classes"},
+    "coco": {"classes", "annotations"},
+    "folder": {"classes", "labels", "masks", "mask_values", "part"},
+}
+_ALL_TAKE = {"kind", "path", "images", "size", "seed"}
 
 
 def kinds() -> list[str]:
@@ -21,7 +29,7 @@ def kinds() -> list[str]:
         >>> kinds()
         ['imagenet', 'cifar10', 'coco', 'folder']
     """
-    return list(_MODULES)
+    return list(_TAKES)
 
 
 def open_dataset(spec: DataSpec) -> Dataset:
@@ -40,7 +48,19 @@ def open_dataset(spec: DataSpec) -> Dataset:
         >>> open_dataset(DataSpec("folder", folder))[0].name
         'black.png'
     """
-    if spec.kind not in _MODULES:
-        raise DataError(f"unknown kind of data {spec.kind!r}; {near_misses(str(spec.kind), _MODULES)}")
-    whole: Dataset = import_module(f"egcam.studies.datasets.{_MODULES[spec.kind]}").open_data(spec)
+    if spec.kind not in _TAKES:
+        raise DataError(f"unknown kind of data {spec.kind!r}; {near_misses(str(spec.kind), _TAKES)}")
+    _check_settings(spec)
+    whole: Dataset = import_module(f"egcam.studies.datasets.{spec.kind}").open_data(spec)
     return chosen(whole, spec.images, spec.seed, spec.part)
+
+
+def _check_settings(spec: DataSpec) -> None:
+    """A setting that would do nothing is a mistake, and most likely the wrong kind."""
+    given = {field.name for field in fields(spec) if getattr(spec, field.name) != field.default}
+    vain = sorted(given - _TAKES[spec.kind] - _ALL_TAKE)
+    if vain:
+        raise DataError(
+            f"kind = {spec.kind!r} does not take {', '.join(vain)}; besides path, images, size and seed it takes "
+            f"{', '.join(sorted(_TAKES[spec.kind]))}"
+        )

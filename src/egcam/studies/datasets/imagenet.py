@@ -221,8 +221,9 @@ def _mask_from(box_file: Path, wnid: str, file: Path, image: Image.Image) -> Mas
 
 def _mask(known: Boxes, file: Path, image: Image.Image) -> Mask:
     width, height = known.width or image.width, known.height or image.height
-    turned = (width > height) != (image.width > image.height)
-    if (width, height) == (image.width, image.height) or turned:
+    if (width, height) in (image.size, image.size[::-1]):
         return fitted(from_boxes(known.boxes, width, height, str(file)), image, file, "the frame of its boxes")
+    if (width - height) * (image.width - image.height) < 0:
+        raise DataError(f"{file} is {image.width} x {image.height} pixels, its boxes were drawn on {width} x {height}")
     boxes = scaled(known.boxes, image.width / width, image.height / height)
     return from_boxes(boxes, image.width, image.height, str(file))
