@@ -84,11 +84,11 @@ Sourced: TypeAlias = "Source | str | Path"
 
 
 def opened(source: Sourced) -> Source:
-    """The source itself, or the store in a folder."""
+    """The source itself, or the store in a folder (or behind a URL such as s3://bucket/results)."""
     if isinstance(source, str | Path):
         from egcam.studies.store import Store
 
-        store: Source = Store(Path(source))
+        store: Source = Store(source)
         return store
     return source
 
@@ -260,11 +260,12 @@ class Results:
         size = self._size(model)
         if size is None:
             return {image: _Scored(nan, 0.0, one.error or _NO_SIZE) for image, one in outcomes.items()}
-        # Maps of one method may differ in shape only if the images do; each is enlarged by itself.
-        large = [upsampled(torch.from_numpy(np.array(maps[image], np.float32))[None], size) for image in usable]
+        large = torch.empty(len(usable), *size)
+        for place, image in enumerate(usable):
+            large[place] = upsampled(torch.from_numpy(np.array(maps[image], np.float32))[None], size)[0]
         predictions = torch.tensor([outcomes[image].prediction for image in usable])
         with causes_collected() as causes:
-            values = sufficiency_of(torch.cat(large), predictions, **spec.options).tolist()
+            values = sufficiency_of(large, predictions, **spec.options).tolist()
         for place, image in enumerate(usable):
             scored[image] = _Scored(values[place], 0.0, causes.get(place))
         return scored
@@ -319,7 +320,7 @@ class Results:
 
 COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "cause", "target", "prediction")
 
-_NO_MAP = 'its map was not kept: a metric over the whole set needs maps = "all" in the study'
+_NO_MAP = "its map was not kept, which a metric over the whole set needs"
 _NO_SIZE = "the size of the images is not in the results: set data.size, or examples to at least 1, in the study"
 
 

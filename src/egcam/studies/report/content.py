@@ -68,6 +68,7 @@ class Part:
         curves: mean perturbation curves, by metric and method.
         examples: images with maps.
         missing: why scores are missing.
+        caveats: what must be known beside its tables.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Part:
     curves: Mapping[str, Mapping[str, Band]]
     examples: tuple[Example, ...]
     missing: tuple[str, ...]
+    caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _part(results: Results, model: str, file: str, baseline: str, expected: tupl
         {metric: bands for metric in CURVES if (bands := _bands(results, model, metric))},
         _examples(results, model),
         tuple(facts.missing(results, model)),
+        tuple(facts.caveats(results, model)),
     )
 
 

@@ -73,6 +73,24 @@ def warnings(results: Results) -> list[str]:
     return [one_line(text) for text in said]
 
 
+def caveats(results: Results, model: str) -> list[str]:
+    """What must be known beside a model's own tables, wherever they are shown."""
+    spec = next(one for one in results.study.models if one.label == model)
+    said = []
+    if _weights(results, spec) == RANDOM:
+        said.append("Random weights: these numbers say nothing about the methods.")
+    record = results.source.manifest.models.get(model)
+    said += [one_line(known_of(record, key)) for key in _REMARKS if known_of(record, key)]
+    done, total = len(results.images(model)), _image_count(results)
+    if done < total:
+        said.append(f"Unfinished: {done:,} of {counted(total, 'image')}.")
+    return said
+
+
+def _image_count(results: Results) -> int:
+    return results.units // max(1, len(results.models) * len(results.methods))
+
+
 def _unfinished(results: Results) -> str:
     done = f"{len(results.outcomes):,} of {results.units:,} units are done"
     counts = {model: len(results.images(model)) for model in results.models}
@@ -119,7 +137,7 @@ def _data(results: Results) -> str:
 
 
 def _images(results: Results) -> str:
-    count = results.units // max(1, len(results.models) * len(results.methods))
+    count = _image_count(results)
     scored = {model: len(results.images(model)) for model in results.models}
     if set(scored.values()) == {count}:
         return f"{count:,}"

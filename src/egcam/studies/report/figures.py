@@ -112,7 +112,7 @@ def overall_drawing(content: Content) -> Drawing | None:
     ranks = content.ranking
     if ranks is None:
         return None
-    caption = rank_caption(ranks, f"all {len(content.parts)} models")
+    caption = rank_caption(ranks, f"{len(content.parts)} models")
     return _drawing("ranks-all", "ranks", caption, False, lambda: ranks_figure(content, ranks))
 
 

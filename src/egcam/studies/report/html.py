@@ -73,6 +73,7 @@ def _section(content: Content, part: Part, drawings: Sequence[Drawing], number: 
     pieces = [
         f'<section id="model-{number}">',
         f"<h2>{escape(part.model)}</h2>",
+        *(f'<p class="warn">{escape(caveat)}</p>' for caveat in part.caveats),
         _scores(content, part),
         _missing(part),
         _reading(content, part),
@@ -91,7 +92,8 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[str]) -> str:
     top = "".join(f'<th scope="col">{head}</th>' for head in heads)
     named = escape(caption, quote=True)
     return (
-        f'<div class="scroll" role="region" aria-label="{named}" tabindex="0"><table>\n<caption><span>{named}</span></caption>\n'
+        f'<div class="scroll" role="region" aria-label="{named}" tabindex="0">\n'
+        f"<table>\n<caption><span>{named}</span></caption>\n"
         f"<thead><tr>{top}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody></table></div>"
     )
 

@@ -75,7 +75,7 @@ def _scores(content: Content, part: Part, metrics: tuple[str, ...], number: int)
     names = {method: one_line(label) for method, label in content.labels.items()}
     some = renamed(type(table)(kept, table.methods, metrics), names)
     caption = f"{content.title}: {part.model}, means over {counted(part.images, 'image')}. {key(metrics)}"
-    return _environment(caption + _notes(content), f"{part.file}-{number}", _safe(some).splitlines())
+    return _environment(caption + _notes(part), f"{part.file}-{number}", _safe(some).splitlines())
 
 
 def _safe(table: Table) -> str:
@@ -87,8 +87,8 @@ def _safe(table: Table) -> str:
     return text.replace("\n[", "\n{}[")
 
 
-def _notes(content: Content) -> str:
-    return "".join(f" {warning}" for warning in content.warnings)
+def _notes(part: Part) -> str:
+    return "".join(f" {caveat}" for caveat in part.caveats)
 
 
 def _differences(content: Content, part: Part, method: str) -> list[str]:
@@ -107,7 +107,7 @@ def _differences(content: Content, part: Part, method: str) -> list[str]:
     rows += [r"\bottomrule", r"\end{tabular}"]
     caption = (
         f"{content.title}: {name} against {other} on {part.model}, {counted(part.images, 'image')}; means and "
-        f"paired differences with 95 % bootstrap intervals.{_notes(content)}"
+        f"paired differences with 95 % bootstrap intervals.{_notes(part)}"
     )
     return _environment(caption, f"{part.file}-{_plain(method)}", rows)
 

@@ -57,6 +57,8 @@ def _picture(drawing: Drawing) -> list[str]:
 def _part(content: Content, part: Part, drawings: Sequence[Drawing]) -> list[str]:
     by_kind = {drawing.kind: drawing for drawing in drawings}
     lines = [f"## {escaped(part.model)}", ""]
+    for caveat in part.caveats:
+        lines += [f"> {escaped(caveat)}", ""]
     lines += [
         f"Means over {counted(part.images, 'image')}; best in bold, second underlined, arrows point to better.",
         "",

@@ -139,12 +139,13 @@ def _tied(reading: Reading, labels: Mapping[str, str]) -> str:
 
 
 def _behind(reading: Reading, labels: Mapping[str, str]) -> list[str]:
-    return [
-        f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {spread(*one.difference, sign=True)} "
-        f"to the first, {labels[one.best or '']}; {_few(one.ahead_of_it, labels)} "
-        f"{'is' if len(one.ahead_of_it) == 1 else 'are'} ahead of it."
-        for one in reading.at("behind")
-    ]
+    said = []
+    for one in reading.at("behind"):
+        also = [method for method in one.ahead_of_it if method != one.best]
+        more = f"; {_few(also, labels)} {'is' if len(also) == 1 else 'are'} ahead of it, too" if also else ""
+        apart = f"{spread(*one.difference, sign=True)} to the first, {labels[one.best or '']}"
+        said.append(f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {apart}{more}.")
+    return said
 
 
 def _metrics(standings: Sequence[Standing]) -> str:

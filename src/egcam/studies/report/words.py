@@ -108,8 +108,9 @@ def spread(value: float, low: float, high: float, *, sign: bool = False) -> str:
     largest = max(abs(value), abs(low), abs(high))
     if largest >= 1e5 or 0 < largest < 1e-3:
         return f"{value:{plus}.2e} [{low:.2e}, {high:.2e}]"
-    width = high - low
-    digits = 4 if width <= 0 else min(8, max(0, 1 - floor(log10(width)) + (0 if width < 1 else 1)))
+    # Two significant digits of the interval's half width.
+    half = (high - low) / 2
+    digits = 4 if half <= 0 else min(8, max(0, 1 - floor(log10(half))))
     text = f"{_rounded(value, digits):{plus}.{digits}f}"
     return f"{text} [{_rounded(low, digits):.{digits}f}, {_rounded(high, digits):.{digits}f}]"
 
