@@ -192,6 +192,75 @@ def compare(
         raise typer.Exit(code)
 
 
+@app.command(
+    epilog="Example:  egcam saturation photos/ --model efficientnet-lite0 --layer _blocks.10 --out saturated\n\n"
+    + EXIT_CODES
+)
+def saturation(
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE|FOLDER", help="Image files, or folders of them.", show_default=False),
+    ],
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="NAME[,NAME]", help="One or more networks. See: egcam models")
+    ] = _DEFAULT_MODEL,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME]", help="The layer, one for all networks or one each; found if not given."),
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="How many values of a, from black to image.")] = 25,
+    grid: Annotated[
+        str, typer.Option(metavar="KIND", help="even, or uniform: drawn from U(0, 1) as in the paper, ends added.")
+    ] = "even",
+    most: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Most images of a folder.")] = 25,
+    target: Target = None,
+    reference: Reference = None,
+    samples: Samples = None,
+    patches: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Patches are cells of an N x N grid over the image.")
+    ] = 4,
+    seed: Seed = 0,
+    device: Device = None,
+    batch_size: BatchSize = None,
+    out: Out = Path("egcam-saturation"),
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE[,FILE]", help="Saved state_dicts, in the order of --model; 'random' for untrained."),
+    ] = None,
+    classes: Classes = None,
+    as_json: Json = False,
+) -> None:
+    """Does the network saturate, and can its plain gradient be trusted?
+
+    Each image is scaled up from black: pixels times a, a from 0 to 1. At each a: the cosine of the layer's embedding to
+    the full image's, the top label's logit and softmax score, and the length of the gradient. Makes figures (PNG, SVG),
+    CSV and summary.json, and ends with a verdict, with Grad-CAM and Expected Grad-CAM side by side.
+    """
+    from egcam.cli.saturation import study_saturation
+
+    with clear_errors(as_json):
+        code = study_saturation(
+            images,
+            models=model,
+            layers=layer,
+            weights=weights,
+            classes=classes,
+            device=device,
+            target=target,
+            reference=reference,
+            samples=samples,
+            steps=steps,
+            grid=grid,
+            most=most,
+            patches=patches,
+            seed=seed,
+            batch_size=batch_size,
+            folder=out,
+            as_json=as_json,
+        )
+        raise typer.Exit(code)
+
+
 @app.command(epilog="Example:  egcam demo --out demo --open\n\n" + EXIT_CODES)
 def demo(
     out: Out = Path("egcam-demo"),
