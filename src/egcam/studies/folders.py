@@ -9,22 +9,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from egcam.errors import EgcamError, near_misses, require
 
 _UNFINISHED = ".egcam-", ".tmp"
 
-_CAUSES = {
-    errno.ENOSPC: "the disk is full; free some space",
-    errno.EDQUOT: "the disk quota is used up; free some space",
-    errno.EFBIG: "the file would be larger than this process may write; raise the limit (ulimit -f)",
-    errno.EROFS: "the file system is read-only; mount it writable or use another --out",
-    errno.EACCES: "writing is not permitted; change the permissions or use another --out",
-    errno.EPERM: "writing is not permitted; change the permissions or use another --out",
-    errno.ENOTDIR: "a part of its path is a file, not a folder; use another --out",
-    errno.EEXIST: "it is a file, not a folder; use another --out",
-    errno.ENOENT: "it was removed while it was in use",
+_KEPT = "Finished work is kept: run the same command again"
+_NOT_A_FOLDER = "a file is where the folder should be; use another --out"
+_ADVICE = {
+    errno.ENOSPC: f"the disk is full; free some space. {_KEPT}",
+    errno.EDQUOT: f"the disk quota is used up; free some space. {_KEPT}",
+    errno.EFBIG: f"the file would be larger than this process may write; raise the limit (ulimit -f). {_KEPT}",
+    errno.EROFS: f"the file system is read-only; mount it writable, or use another --out. {_KEPT}",
+    errno.EACCES: f"it is not permitted; change the permissions, or use another --out. {_KEPT}",
+    errno.EPERM: f"it is not permitted; change the permissions, or use another --out. {_KEPT}",
+    errno.ENOENT: "the folder was removed while it was in use",
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
 }
 
 
@@ -56,10 +58,6 @@ class Folder(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes:
         """The whole file; FileNotFoundError where there is none."""
-
-    @abstractmethod
-    def open(self, path: str) -> BinaryIO:
-        """The file, to read pieces of it."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
@@ -111,11 +109,6 @@ class LocalFolder(Folder):
         with self._explained(f"cannot read {self._shown(path)}", missing=True):
             return (self.path / path).read_bytes()
 
-    def open(self, path: str) -> BinaryIO:
-        """See `Folder.open`."""
-        with self._explained(f"cannot read {self._shown(path)}", missing=True):
-            return (self.path / path).open("rb")
-
     def names(self, folder: str) -> list[str]:
         """See `Folder.names`."""
         with self._explained(f"cannot list {self._shown(folder)}"):
@@ -152,8 +145,8 @@ class LocalFolder(Folder):
         except OSError as error:
             if missing and isinstance(error, FileNotFoundError):
                 raise
-            cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
-            raise StoreError(f"{what}: {cause}. Finished work is kept: run the same command again") from error
+            advice = _ADVICE.get(error.errno or 0, f"{error.strerror or error}. {_KEPT}")
+            raise StoreError(f"{what}: {advice}") from error
 
 
 class RemoteFolder(Folder):
@@ -186,12 +179,6 @@ class RemoteFolder(Folder):
         """See `Folder.read`."""
         with self._explained("cannot read", path, missing=True):
             return bytes(self._system.cat_file(self._at(path)))
-
-    def open(self, path: str) -> BinaryIO:
-        """See `Folder.open`."""
-        with self._explained("cannot read", path, missing=True):
-            file: BinaryIO = self._system.open(self._at(path), "rb")
-            return file
 
     def names(self, folder: str) -> list[str]:
         """See `Folder.names`."""
@@ -229,8 +216,7 @@ class RemoteFolder(Folder):
             if missing and isinstance(error, FileNotFoundError):
                 raise
             where = f"{self.name.rstrip('/')}/{path}"
-            text = f"{what} {where}: {type(error).__name__}: {error}. Finished work is kept: run the same command again"
-            raise StoreError(text) from error
+            raise StoreError(f"{what} {where}: {type(error).__name__}: {error}. {_KEPT}") from error
 
 
 def open_folder(where: str | Path) -> Folder:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from egcam._version import __version__
 from egcam.studies.folders import StoreError, StoreWarning
 
 Plain: TypeAlias = Mapping[str, Any]
@@ -222,7 +223,7 @@ def versions(device: str | torch.device | None = None) -> dict[str, str]:
         device: where the models run; the graphics card is named when it is one.
 
     Example:
-        >>> versions()["torch"] == version("torch")
+        >>> versions()["torch"] == torch.__version__
         True
     """
     found = {}
@@ -231,6 +232,8 @@ def versions(device: str | torch.device | None = None) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
+    # What is imported says more than what was installed: the build (CPU, CUDA) too.
+    found |= {"egcam": __version__, "torch": str(torch.__version__)}
     found |= {"python": platform.python_version(), "platform": platform.platform(), "cpu": _processor()}
     if device is not None and torch.device(device).type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))

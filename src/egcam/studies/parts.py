@@ -8,13 +8,15 @@ Every bit of a number comes back, those of NaN included.
 
 from __future__ import annotations
 
+import gc
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -89,10 +91,10 @@ def encode(outcomes: Sequence[Outcome], identity: str) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode(source: bytes | BinaryIO, identity: str, columns: Iterable[str], where: str) -> Any:
+def decode(data: bytes, identity: str, columns: Iterable[str], where: str) -> Any:
     """Columns of a part as an Arrow table; an error where it is of another study. `where` is for errors."""
     pa, parquet = _arrow()
-    file = parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
+    file = parquet.ParquetFile(pa.BufferReader(data))
     said = file.metadata.metadata or {}
     written_in, owner = (said.get(key, b"").decode() for key in (_FORMAT_KEY, _IDENTITY_KEY))
     if owner != identity:
@@ -112,8 +114,9 @@ def units(table: Any) -> list[Unit]:
 def outcomes(table: Any) -> list[Outcome]:
     """The outcomes of a table's rows, from the columns `OUTCOME`: without curves, maps and pictures."""
     rest = (table[name].to_pylist() for name in ("name", "target", "prediction", "seconds"))
-    rows = zip(units(table), *rest, _score_rows(table["scores"]), _shared_texts(table["error"]), strict=True)
-    return [Outcome(*row) for row in rows]
+    with _collector_paused():
+        rows = zip(units(table), *rest, _score_rows(table["scores"]), _shared_texts(table["error"]), strict=True)
+        return [Outcome(*row) for row in rows]
 
 
 def curves(table: Any, metric: str) -> Iterator[Floats | None]:
@@ -170,12 +173,23 @@ def _maps(outcomes: Sequence[Outcome]) -> Any:
 def _score_rows(column: Any) -> Iterator[tuple[Score, ...]]:
     column = _whole(column)
     entries = column.values
-    # A sorted table's lists lie one after the other, so one iterator gives each row its own.
     numbers = (entries.field(name).to_numpy(zero_copy_only=False).tolist() for name in ("value", "seconds"))
     columns = (_shared_texts(entries.field("metric")), *numbers, _shared_texts(entries.field("cause")))
     scores = [Score(*one) for one in zip(*columns, strict=True)]
     ends = column.offsets.to_pylist()
     return (tuple(scores[start:end]) for start, end in pairwise(ends))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Millions of small objects are made and none is garbage: to look for it all the while would double the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _whole(column: Any) -> Any:

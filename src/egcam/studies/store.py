@@ -58,7 +58,6 @@ class Store:
         """A store in `folder`; nothing is touched yet."""
         self._folder = open_folder(folder)
         self._manifest: Manifest | None = None
-        self._sound: set[str] = set()
 
     @property
     def folder(self) -> str:
@@ -108,9 +107,7 @@ class Store:
         """Add outcomes, all or none: once this returns they are kept."""
         if outcomes:
             data = parts.encode(outcomes, self.manifest.identity)
-            name = parts.part_name(data)
-            self._folder.write(f"{PARTS}/{name}", data)
-            self._sound.add(name)
+            self._folder.write(f"{PARTS}/{parts.part_name(data)}", data)
 
     def done(self, failed: bool = True) -> set[Unit]:
         """The units there are outcomes of; without `failed`, only those that did not fail as a whole."""
@@ -191,9 +188,8 @@ class Store:
             return table if isinstance(table, str) else _only(_only(table, "model", model), "method", method)
 
         found = self._map(read, self._part_names())
-        self._warn(
-            "damaged parts were left out, their units count as not done", [one for one in found if isinstance(one, str)]
-        )
+        faults = [one for one in found if isinstance(one, str)]
+        self._warn("damaged parts were left out, their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
         nothing = parts.decode(parts.encode((), identity), identity, wanted, self.folder)
         joined = pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))])
@@ -212,21 +208,14 @@ class Store:
     def _read_part(self, name: str, identity: str, columns: Sequence[str]) -> Any:
         """Columns of a part, or what is wrong with it where it is damaged."""
         path = f"{PARTS}/{name}"
-        where = f"{self.folder.rstrip('/')}/{path}"
         try:
-            if name in self._sound:
-                # Its content was checked before, so only what is wanted need be read.
-                with self._folder.open(path) as file:
-                    return parts.decode(file, identity, columns, where)
             data = self._folder.read(path)
             parts.check(name, data)
         except FileNotFoundError:
             return f"{name}: set aside since it was listed"
         except parts.DamagedPartError as error:
             return str(error)
-        table = parts.decode(data, identity, columns, where)
-        self._sound.add(name)
-        return table
+        return parts.decode(data, identity, columns, f"{self.folder.rstrip('/')}/{path}")
 
     def _is_sound(self, name: str) -> bool:
         try:

@@ -1,0 +1,266 @@
+"""A manifest knows which results may lie in one folder, and says why others may not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from egcam.studies.folders import StoreError, StoreWarning
+from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, names_checksum, state_checksum, versions
+from studies.store_samples import sample_manifest
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def changed(**changes):
+    return sample_manifest(study={**sample_manifest().study, **changes})
+
+
+class TestText:
+    @settings(max_examples=40, deadline=None)
+    @given(st.dictionaries(st.text(), plain, max_size=4))
+    def test_any_configuration_comes_back(self, study):
+        manifest = sample_manifest(study=study)
+        again = Manifest.from_json(manifest.to_json())
+        assert again == manifest
+        assert again.identity == manifest.identity
+        assert again.to_json() == manifest.to_json()
+
+    def test_everything_comes_back(self):
+        models = {"b": ModelRecord("1", 2, "x", (224, 256), "file.pt", "random"), "a": ModelRecord("2", 3, "y")}
+        manifest = sample_manifest(models=models, decisive={"a": 1}, checksums={"plugin.py": "3"}, device="cuda")
+        joined = manifest.joined(replace(manifest, versions={"python": "4"}), "results")
+        again = Manifest.from_json(joined.to_json().encode())
+        assert again == joined
+        assert list(again.models) == ["b", "a"]
+        assert again.models["b"].size == (224, 256)
+        assert again.further[0].versions == {"python": "4"}
+
+    def test_keys_are_always_in_the_same_order(self):
+        assert list(json.loads(sample_manifest().to_json())) == [
+            "format", "identity", "study", "data", "models", "units", "seed", "threads", "device", "decisive",
+            "checksums", "versions", "created", "further",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("value", [nan, inf])
+    def test_numbers_json_does_not_know(self, value):
+        manifest = changed(option=value)
+        assert Manifest.from_json(manifest.to_json()).identity == manifest.identity
+
+    def test_tuples_are_lists(self):
+        assert changed(option=(1, 2)) == changed(option=[1, 2])
+
+    def test_values_that_are_not_plain(self):
+        with pytest.raises(StoreError, match=r"study must be plain values, as json can write them: .*Tensor"):
+            changed(option=torch.ones(1))
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "identity": ""}', b"\xff"])
+    def test_damaged(self, text):
+        with pytest.raises(StoreError, match=r"here/manifest\.json is damaged"):
+            Manifest.from_json(text, "here/manifest.json")
+
+    def test_edited(self):
+        text = sample_manifest().to_json().replace('"seed": 0', '"seed": 1')
+        with pytest.raises(StoreError, match="was changed since it was written"):
+            Manifest.from_json(text)
+
+    def test_of_a_later_egcam(self):
+        text = sample_manifest().to_json().replace('"format": 1', '"format": 2')
+        with pytest.raises(StoreError, match="has format 2, this egcam reads 1"):
+            Manifest.from_json(text)
+
+
+class TestIdentity:
+    @pytest.mark.parametrize(
+        ("changes", "line"),
+        [
+            ({"seed": 1}, "seed: 0 -> 1"),
+            ({"threads": 2}, "threads: 1 -> 2"),
+            ({"device": "cuda"}, 'device: "cpu" -> "cuda"'),
+            ({"checksums": {"plugin.py": "f" * 64}}, "checksums.plugin.py: (absent) -> ffffffffffff…"),
+            ({"data": replace(sample_manifest().data, images=5)}, "data.images: 4 -> 5"),
+            (
+                {"data": replace(sample_manifest().data, contents="0" * 64)},
+                "data.contents: eeeeeeeeeeee… -> 000000000000…",
+            ),
+        ],
+    )
+    def test_what_determines_numbers(self, changes, line):
+        old, new = sample_manifest(), sample_manifest(**changes)
+        assert old.identity != new.identity
+        assert line in old.differences(new)
+
+    @pytest.mark.parametrize("change", ["checksum", "parameters", "layer", "size"])
+    def test_models(self, change):
+        values = {"checksum": "c" * 64, "parameters": 11, "layer": "layer4", "size": (8, 8)}
+        models = dict(sample_manifest().models)
+        models["alexnet"] = replace(models["alexnet"], **{change: values[change]})
+        (line,) = sample_manifest().differences(sample_manifest(models=models))
+        assert line.startswith(f"models.alexnet.{change}: ")
+
+    def test_what_does_not(self):
+        manifest = sample_manifest()
+        models = {name: replace(model, weights="elsewhere.pt", note="n") for name, model in manifest.models.items()}
+        data = replace(manifest.data, description="other words", note="n")
+        other = sample_manifest(models=models, data=data, units=3, versions={}, created="later")
+        assert other.identity == manifest.identity
+        assert manifest.differences(other) == []
+
+    def test_only_what_is_decisive_of_the_study(self):
+        one, two = (sample_manifest(study={"title": title}, decisive={"a": 1}) for title in ("one", "two"))
+        assert one.identity == two.identity != sample_manifest(study={"title": "one"}, decisive={"a": 2}).identity
+
+    def test_order_of_keys_is_nothing_and_of_lists_and_models_something(self):
+        manifest = sample_manifest()
+        reversed_keys = dict(reversed(manifest.study.items()))
+        assert sample_manifest(study=reversed_keys).identity == manifest.identity
+        turned = changed(methods=[manifest.study["methods"][place] for place in (1, 0, 2)])
+        assert manifest.differences(turned) == [
+            "study.methods (in order): "
+            '["grad-cam", "cam", "expected-grad-cam"] -> ["cam", "grad-cam", "expected-grad-cam"]'
+        ]
+        models = sample_manifest(models=dict(reversed(manifest.models.items())))
+        assert manifest.differences(models) == ['models (in order): ["vgg16", "alexnet"] -> ["alexnet", "vgg16"]']
+
+    @settings(max_examples=40, deadline=None)
+    @given(plain, plain)
+    def test_two_configurations_differ_exactly_when_a_line_says_so(self, one, two):
+        old, new = sample_manifest(study={"option": one}), sample_manifest(study={"option": two})
+        assert (old.identity == new.identity) == (old.differences(new) == [])
+
+    def test_is_the_checksum_of_plain_data(self):
+        manifest = Manifest({"a": 1}, DataRecord("d", 2, "n", "c"), {"m": ModelRecord("s", 3, "l")}, units=1)
+        wanted = {
+            "study": {"a": 1}, "seed": 0, "threads": 1, "device": "cpu",
+            "data": {"images": 2, "names": "n", "contents": "c"},
+            "models": {"m": {"checksum": "s", "parameters": 3, "layer": "l", "size": None}},
+            "models (in order)": ["m"], "checksums": {},
+        }  # fmt: skip
+        assert manifest.identity == hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+
+
+class TestJoining:
+    def test_each_change_is_named(self):
+        methods = [dict(one) for one in sample_manifest().study["methods"]]
+        methods[1]["options"] = {"samples": 8}
+        new = changed(methods=methods[:2], seed=3)
+        with pytest.raises(StoreError) as caught:
+            sample_manifest().joined(new, "results/")
+        assert str(caught.value).splitlines() == [
+            "results/ holds results of another configuration, and they do not mix:",
+            '  study.methods (in order): ["grad-cam", "cam", "expected-grad-cam"] -> ["grad-cam", "cam"]',
+            "  study.methods.cam.options: {} -> (absent)",
+            '  study.methods.expected-grad-cam.name: "expected-grad-cam" -> (absent)',
+            '  study.methods.expected-grad-cam.method: "expected-grad-cam" -> (absent)',
+            "  study.methods.expected-grad-cam.options: {} -> (absent)",
+            "  study.seed: 0 -> 3",
+            "  study.methods.cam.options.samples: (absent) -> 8",
+            "Use another --out, or the old study file.",
+        ]
+
+    def test_many_changes_are_cut_short(self):
+        with pytest.raises(StoreError, match=r"… and 5 more\nUse another --out"):
+            sample_manifest().joined(changed(**{f"key{n}": n for n in range(25)}), "results/")
+
+    def test_another_python_is_noted_and_accepted(self):
+        old = sample_manifest()
+        joined = old.joined(sample_manifest(versions={**old.versions, "python": "3.12.0"}), "results/")
+        assert joined.versions == old.versions
+        assert [one.versions["python"] for one in joined.further] == ["3.12.0"]
+
+    def test_a_package_only_one_has_is_no_difference(self):
+        old = sample_manifest()
+        assert (
+            old.joined(sample_manifest(versions={**old.versions, "timm": "1.0"}), "results/").identity == old.identity
+        )
+
+    @pytest.mark.parametrize("package", ["egcam", "torch", "numpy"])
+    def test_another_version_is_refused(self, package):
+        old = sample_manifest()
+        with pytest.raises(StoreError) as caught:
+            old.joined(sample_manifest(versions={**old.versions, package: "9"}), "results/")
+        assert str(caught.value).splitlines() == [
+            "results/ holds results made with other versions, which may differ in their last digits:",
+            f"  {package}: {old.versions[package]} -> 9",
+            "Install the old versions, use another --out, or accept it with mix_versions=True (--mix-versions).",
+        ]
+
+    def test_another_processor_is_warned_of_once(self):
+        old = sample_manifest()
+        other = sample_manifest(versions={**old.versions, "cpu": "two"})
+        with pytest.warns(StoreWarning, match="results from one; those from two may differ in their last digits"):
+            joined = old.joined(other, "results/")
+        assert joined.joined(other, "results/") == joined
+
+
+class TestChecksums:
+    def test_state_by_hand(self):
+        layer = nn.Linear(2, 1)
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([[1.0, 2.0]]))
+            layer.bias.fill_(3.0)
+        text = b"'bias' torch.float32 (1,)\n" + struct.pack("<f", 3)
+        text += b"'weight' torch.float32 (1, 2)\n" + struct.pack("<ff", 1, 2)
+        assert state_checksum(layer) == hashlib.sha256(text).hexdigest()
+
+    def test_state_sees_every_bit_type_shape_and_buffer(self):
+        def network():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+        same = state_checksum(network())
+        assert state_checksum(network()) == same
+        others = [network() for _ in range(4)]
+        others[0][0].weight.data.view(torch.int32)[0, 0, 0, 0] ^= 1
+        others[1].half()
+        others[2][1].running_mean[0] = -0.0
+        others[3][1].num_batches_tracked += 1
+        checksums = {state_checksum(other) for other in others}
+        assert len(checksums) == 4
+        assert same not in checksums
+
+    def test_state_is_the_same_in_any_memory_layout_and_mode(self):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3))
+        before = state_checksum(model)
+        model.to(memory_format=torch.channels_last)
+        model.eval().requires_grad_(False)
+        assert state_checksum(model) == before
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.bool, torch.complex64, torch.int8])
+    def test_state_of_any_type(self, dtype):
+        model = nn.Module()
+        model.register_buffer("empty", torch.empty(0, dtype=dtype))
+        model.register_buffer("single", torch.tensor(1).to(dtype))
+        before = state_checksum(model)
+        model.single = torch.tensor(0).to(dtype)
+        assert state_checksum(model) != before
+
+    def test_names(self):
+        assert names_checksum(["a", "é\udcff"]) == hashlib.sha256(b'["a", "\\u00e9\\udcff"]').hexdigest()
+        assert names_checksum(["a", "b"]) != names_checksum(["b", "a"])
+
+    def test_versions(self):
+        import platform
+
+        import egcam
+
+        found = versions()
+        assert found["egcam"] == egcam.__version__
+        assert found["torch"] == torch.__version__
+        assert found["python"] == platform.python_version()
+        assert torch.backends.cpu.get_cpu_capability() in found["cpu"]
+        assert "gpu" not in versions("cpu")
+        assert all(isinstance(value, str) for value in found.values())
