@@ -46,7 +46,10 @@ def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
         """,
         tmp_path,
     )
-    assert study.methods == (MethodSpec("grad-cam", "grad-cam"), MethodSpec("mine", "expected-grad-cam", {"samples": 7}))
+    assert study.methods == (
+        MethodSpec("grad-cam", "grad-cam"),
+        MethodSpec("mine", "expected-grad-cam", {"samples": 7}),
+    )
     assert study.metrics == (MetricSpec("pixel-flipping"), MetricSpec("infidelity", {"patch": 32}))
     assert study.models == (
         ModelSpec("vgg16", "vgg16", "features.30", str(tmp_path / "w.pth")),

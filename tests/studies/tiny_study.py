@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-MODEL = '''
+MODEL = """
 import torch
 from torch import nn
 from egcam.models.preprocessing import Preprocessing
@@ -16,7 +16,7 @@ def make():
     body = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.Sigmoid(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.Sigmoid())
     head = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 8, 12), nn.Sigmoid(), nn.Linear(12, 4))
     return Classifier(nn.Sequential(*body, *head), "tiny", preprocessing=Preprocessing((16, 16), 16))
-'''
+"""
 
 STUDY = """
 name = "tiny"

@@ -133,6 +133,7 @@ def identity(study: Study) -> dict[str, Any]:
         values["data"].pop(key)
     for one in values["models"]:
         one["weights"] = one["weights"] if one["weights"] in (None, RANDOM) else "a file"
+        one["name"] = Path(one["name"]).name if ".py" in one["name"] else one["name"]
         one.pop("classes")
     if _is_path(values["reference"]["source"]):
         values["reference"]["source"] = "a folder"

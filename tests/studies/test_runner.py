@@ -1,0 +1,245 @@
+"""Whole runs: the numbers are those of `evaluate`, and nothing on the way changes them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from studies.tiny_study import STUDY, numbers, write_study
+
+import egcam
+from egcam.images import read_image
+from egcam.models.zoo import load
+from egcam.references import Images
+from egcam.studies.bench import open_bench
+from egcam.studies.config import StudyError, as_dict, load_study
+from egcam.studies.datasets import open_dataset
+from egcam.studies.geometry import reference_pool
+from egcam.studies.outcomes import Unit
+from egcam.studies.runner import Watcher, run_study
+from egcam.studies.store import Store, StoreError
+
+
+class InProcess:
+    """An engine without processes."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after = stop_after
+        self.units = []
+
+    def outcomes(self, job, shards):
+        work = job.open()
+        for shard in shards:
+            for unit in shard:
+                if self.stop_after is not None and len(self.units) == self.stop_after:
+                    raise KeyboardInterrupt
+                self.units.append(unit)
+                yield [work(unit)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("study")
+    write_study(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return run_study(folder / "study.toml", folder / "whole", engine=InProcess())
+
+
+def test_the_numbers_are_those_of_evaluate(folder, whole):
+    study = load_study(folder / "study.toml")
+    data = open_dataset(study.data)
+    for spec in study.models:
+        classifier = load(spec.name)
+        images = torch.stack([classifier.preprocess(read_image(folder / "photos" / name)) for name in data.names])
+        reference = Images(reference_pool(data, classifier.preprocessing, None, 4, 0))
+        table = egcam.evaluate(
+            classifier.model,
+            images,
+            {"grad-cam": "grad-cam", "expected": "expected-grad-cam", "layer-cam": "layer-cam"},
+            [one.name for one in study.metrics],
+            reference=reference,
+            layer=spec.layer,
+            method_options={"expected": {"samples": 4}},
+            metric_options={"max-sensitivity": {"samples": 2}},
+        )
+        assert whole.tables[spec.label].metrics == table.metrics
+        for metric in table.metrics:
+            for method in table.methods:
+                ours, expected = whole.tables[spec.label].values(method, metric), table.values(method, metric)
+                np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+                assert np.isfinite(ours).all()
+
+
+def test_processes_give_the_same_bits(folder, whole):
+    two = run_study(folder / "study.toml", folder / "two", workers=2)
+    assert numbers(two) == numbers(whole)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 7, 29])
+def test_an_interrupted_run_ends_with_the_same_bits(folder, whole, stop_after, tmp_path):
+    first, second = InProcess(stop_after), InProcess()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(folder / "study.toml", tmp_path / "out", engine=first)
+    results = run_study(folder / "study.toml", tmp_path / "out", engine=second)
+    assert sorted(first.units + second.units) == sorted(one.unit for one in whole.outcomes)
+    assert numbers(results) == numbers(whole)
+
+
+def test_limits_and_parts_add_up(folder, whole, tmp_path):
+    seen = [InProcess() for _ in range(4)]
+    run_study(folder / "study.toml", tmp_path, engine=seen[0], limit=2)
+    run_study(folder / "study.toml", tmp_path, engine=seen[1], part=(2, 2))
+    run_study(folder / "study.toml", tmp_path, engine=seen[2], part=(1, 2), limit=4)
+    partial = Store(tmp_path)
+    assert {unit.image for unit in partial.done()} == {0, 1, 2, 3}
+    results = run_study(folder / "study.toml", tmp_path, engine=seen[3])
+    assert [len(one.units) for one in seen] == [12, 6, 6, 6]
+    assert numbers(results) == numbers(whole)
+
+
+def test_nothing_is_left_to_do_twice(folder, tmp_path):
+    run_study(folder / "study.toml", tmp_path, engine=InProcess(), limit=1)
+    again = InProcess()
+    run_study(folder / "study.toml", tmp_path, engine=again, limit=1)
+    assert again.units == []
+
+
+def test_an_image_that_cannot_be_read_is_recorded(tmp_path):
+    file = write_study(tmp_path)
+    (tmp_path / "photos" / "002.png").write_bytes(b"no image at all")
+    results = run_study(file, tmp_path / "out", engine=InProcess())
+    bad = open_dataset(load_study(file).data).names.index("002.png")
+    assert {failure.unit.image for failure in results.failures} == {bad}
+    assert len(results.failures) == 2 * 3
+    assert "002.png" in results.failures[0].cause
+    table = results.tables["a"]
+    assert [math.isnan(value) for value in table.values("grad-cam", "deletion")] == [image == bad for image in range(5)]
+
+
+def test_a_method_that_cannot_apply_is_recorded_and_can_be_tried_again(tmp_path):
+    file = write_study(tmp_path, images=2, text=STUDY.replace('"layer-cam"]', '"layer-cam", "cam"]'))
+    results = run_study(file, tmp_path / "out", engine=InProcess())
+    table = results.tables["a"]
+    assert np.isfinite(table.values("grad-cam", "deletion")).all()
+    assert np.isnan(table.values("cam", "deletion")).all()
+    assert any("cam" in cause.lower() for cause in table.causes["cause"])
+
+
+def test_failed_units_are_done_again_on_request(tmp_path):
+    file = write_study(tmp_path)
+    good = (tmp_path / "photos" / "002.png").read_bytes()
+    (tmp_path / "photos" / "002.png").write_bytes(good[:50])
+    run_study(file, tmp_path / "out", engine=InProcess())
+    kept = InProcess()
+    run_study(file, tmp_path / "out", engine=kept)
+    assert kept.units == []
+    again = InProcess()
+    run_study(file, tmp_path / "out", engine=again, retry_failed=True)
+    bad = open_dataset(load_study(file).data).names.index("002.png")
+    methods = ("grad-cam", "expected", "layer-cam")
+    assert again.units == [Unit(model, method, bad) for model in "ab" for method in methods]
+
+
+def test_a_changed_configuration_does_not_mix(folder, whole, tmp_path):
+    changed = write_study(tmp_path, text=STUDY.replace("samples = 4", "samples = 5"))
+    with pytest.raises(StoreError, match="samples: 4 -> 5"):
+        run_study(changed, folder / "whole", engine=InProcess())
+
+
+def test_changed_data_or_weights_do_not_mix(tmp_path):
+    file = write_study(tmp_path)
+    run_study(file, tmp_path / "out", engine=InProcess(), limit=1)
+    model = (tmp_path / "model.py").read_text()
+    (tmp_path / "model.py").write_text(model.replace("manual_seed(0)", "manual_seed(1)"))
+    with pytest.raises(StoreError, match="checksum"):
+        run_study(file, tmp_path / "out", engine=InProcess(), limit=1)
+    (tmp_path / "model.py").write_text(model)
+    photo = tmp_path / "photos" / "001.png"
+    photo.write_bytes((tmp_path / "photos" / "000.png").read_bytes())
+    with pytest.raises(StoreError, match="contents"):
+        run_study(file, tmp_path / "out", engine=InProcess(), limit=1)
+
+
+def test_the_same_study_from_another_place_does_mix(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    run_study(write_study(here), tmp_path / "out", engine=InProcess(), part=(1, 2))
+    elsewhere = InProcess()
+    run_study(write_study(there), tmp_path / "out", engine=elsewhere)
+    assert {unit.image for unit in elsewhere.units} == {1, 3}
+
+
+def test_what_the_data_lack_is_said_before_the_work(tmp_path):
+    file = write_study(tmp_path, text=STUDY.replace('title = "A study for tests"', 'target = "label"'))
+    with pytest.raises(StudyError, match='target is "label", and .* has no labels: use target = "prediction"'):
+        run_study(file, tmp_path / "out", engine=InProcess())
+    file = write_study(tmp_path, text=STUDY.replace('"sparseness"', '"pointing-game"'))
+    with pytest.raises(StudyError, match="pointing-game compares maps with masks"):
+        run_study(file, tmp_path / "out", engine=InProcess())
+    assert not (tmp_path / "out").exists()
+
+
+def test_maps_curves_and_pictures_are_kept_where_wanted(folder, whole, tmp_path):
+    store = Store(folder / "whole")
+    # Sufficiency compares all images, so all maps are there.
+    assert sorted(store.maps("a", "expected")) == [0, 1, 2, 3, 4]
+    assert store.maps("a", "expected")[0].shape == (8, 8)
+    assert sorted(store.pictures("a")) == [0, 1, 2, 3]
+    curves = store.curves("a", "deletion")["grad-cam"]
+    area = np.trapezoid(curves[3], dx=1 / 50)
+    assert area == pytest.approx(whole.tables["a"].values("grad-cam", "deletion")[3], abs=2e-3)
+    bare = write_study(tmp_path, text=STUDY.replace('"sufficiency", ', "") + '\n[run]\nmaps = "none"\n')
+    run_study(bare, tmp_path / "out", engine=InProcess(), limit=1)
+    assert not Store(tmp_path / "out").maps("a", "expected")
+    assert not Store(tmp_path / "out").pictures("a")
+
+
+def test_only_whole_set_metrics(tmp_path):
+    text = STUDY.replace('["insertion", "deletion", "sparseness", "sufficiency", "max-sensitivity"]', '["sufficiency"]')
+    file = write_study(tmp_path, text=text.replace("[metric.max-sensitivity]\nsamples = 2", ""))
+    results = run_study(file, tmp_path / "out", engine=InProcess())
+    assert np.isfinite(results.tables["b"].values("expected", "sufficiency")).all()
+
+
+def test_the_watcher_is_told_everything(folder, tmp_path):
+    class Told(Watcher):
+        def __init__(self):
+            self.agenda, self.outcomes = None, []
+
+        def begins(self, agenda):
+            self.agenda = agenda
+
+        def came(self, outcomes):
+            self.outcomes += outcomes
+
+    told = Told()
+    run_study(folder / "study.toml", tmp_path / "out", engine=InProcess(), limit=2, watcher=told)
+    assert len(told.agenda.todo) == len(told.outcomes) == 12
+    assert told.agenda.networks["a"].channels == 8
+    assert told.agenda.networks["b"].channels == 6
+    assert told.agenda.networks["a"].size == 16
+    assert [one.unit for one in told.outcomes] == list(told.agenda.todo)
+
+
+def test_a_unit_does_not_depend_on_those_before_it(folder):
+    config = as_dict(load_study(folder / "study.toml"))
+    units = [Unit("a", "expected", 1), Unit("b", "grad-cam", 0), Unit("a", "grad-cam", 1), Unit("a", "expected", 3)]
+    bench = open_bench(config)
+    together = {unit: bench(unit) for unit in units}
+    for unit in units:
+        alone = open_bench(config)(unit)
+        assert [score.value for score in alone.scores] == [score.value for score in together[unit].scores]
+        np.testing.assert_array_equal(alone.coarse, together[unit].coarse)
