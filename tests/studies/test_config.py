@@ -2,10 +2,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from studies.tiny_study import STUDY, write_study
 
 from egcam.studies.config import StudyError, as_dict, identity, load_study, read_study, study_from
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, ReferenceSpec
+from studies.tiny_study import STUDY, write_study
 
 
 def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
@@ -121,7 +121,7 @@ def test_mistakes_are_named_with_what_would_be_right(tmp_path, change, said):
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path):
-    with pytest.raises(StudyError, match="there is no file .*egcam study new"):
+    with pytest.raises(StudyError, match=r"there is no file .*egcam study new"):
         load_study(tmp_path / "none.toml")
 
 

@@ -1,9 +1,9 @@
 import pytest
-from studies.tiny_study import write_study
 
 from egcam.studies.config import StudyError, load_study
 from egcam.studies.outcomes import Unit
 from egcam.studies.plan import left, planned, read_part, shard_size, shards
+from studies.tiny_study import write_study
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from studies.tiny_study import STUDY, numbers, write_study
 
 import egcam
 from egcam.images import read_image
@@ -18,6 +17,7 @@ from egcam.studies.geometry import reference_pool
 from egcam.studies.outcomes import Unit
 from egcam.studies.runner import Watcher, run_study
 from egcam.studies.store import Store, StoreError
+from studies.tiny_study import STUDY, numbers, write_study
 
 
 class InProcess:
@@ -184,7 +184,7 @@ def test_the_same_study_from_another_place_does_mix(tmp_path):
 
 def test_what_the_data_lack_is_said_before_the_work(tmp_path):
     file = write_study(tmp_path, text=STUDY.replace('title = "A study for tests"', 'target = "label"'))
-    with pytest.raises(StudyError, match='target is "label", and .* has no labels: use target = "prediction"'):
+    with pytest.raises(StudyError, match=r'target is "label", and .* has no labels: use target = "prediction"'):
         run_study(file, tmp_path / "out", engine=InProcess())
     file = write_study(tmp_path, text=STUDY.replace('"sparseness"', '"pointing-game"'))
     with pytest.raises(StudyError, match="pointing-game compares maps with masks"):

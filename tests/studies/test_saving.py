@@ -26,9 +26,14 @@ def test_the_rest_is_written_at_the_end():
 
 def test_and_also_after_an_error_or_interrupt():
     parts = []
-    with pytest.raises(KeyboardInterrupt), Saver(parts.append) as saver:
-        saver.add([outcome(0)])
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with Saver(parts.append) as saver:
+            saver.add([outcome(0)])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert images(parts) == [[0]]
 
 
@@ -65,11 +70,15 @@ def test_what_cannot_be_written_is_told(monkeypatch):
     def full(outcomes):
         raise OSError("no space left")
 
-    with pytest.raises(OSError, match="no space left"), Saver(full) as saver:
-        saver.add([outcome(0)])
-        for number in range(1, 500):
-            time.sleep(0.01)
-            saver.add([outcome(number)])
+    def add_for_long():
+        with Saver(full) as saver:
+            for number in range(500):
+                saver.add([outcome(number)])
+                time.sleep(0.01)
+            pytest.fail("nobody was told")
+
+    with pytest.raises(OSError, match="no space left"):
+        add_for_long()
 
 
 def test_a_failing_last_write_is_told_too():

@@ -13,7 +13,8 @@ from egcam.models.zoo import Classifier
 
 def make():
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.Sigmoid(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.Sigmoid())
+    first = nn.Conv2d(3, 6, 3, padding=1), nn.Sigmoid(), nn.MaxPool2d(2)
+    body = nn.Sequential(*first, nn.Conv2d(6, 8, 3, padding=1), nn.Sigmoid())
     head = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 8, 12), nn.Sigmoid(), nn.Linear(12, 4))
     return Classifier(nn.Sequential(*body, *head), "tiny", preprocessing=Preprocessing((16, 16), 16))
 """

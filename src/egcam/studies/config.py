@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _TOP = ("name", "title", "seed", "target", "protocol", "methods", "metrics")
 _TABLES = ("models", "data", "reference", "method", "metric", "run")
 _MODEL = ("name", "label", "layer", "weights", "classes")
-_DATA = ("kind", "path", "images", "size", "classes", "annotations", "masks", "mask_values", "labels", "seed")
+_DATA = tuple(field.name for field in fields(DataSpec))
 _REFERENCE = ("source", "count")
 _RUN = ("batch_size", "threads", "device", "maps", "examples", "plugins")
 _GIVEN_TO_METRICS = ("model", "images", "heatmaps", "masks", "explainer", "target", "seed", "protocol", "batch_size")
@@ -234,6 +234,7 @@ def _data(table: Mapping[str, Any], folder: Path) -> DataSpec:
         masks=file("masks"),
         mask_values=_numbers(table, "mask_values", "data."),
         labels=file("labels"),
+        part=_text(table, "part", "data.", None),
         seed=_number(table, "seed", "data.", 0, least=0),
     )
 

@@ -59,7 +59,6 @@ class DataSpec:
     masks: str | None = None
     mask_values: tuple[int, ...] = ()
     labels: str | None = None
-    mask_values: tuple[int, ...] = ()
     part: str | None = None
     seed: int = 0
 
