@@ -96,7 +96,7 @@ def test_hand_worked_crop():
 
 @pytest.mark.parametrize(
     ("size", "resize", "wanted", "expected"),
-    [(224, 256, 96, 110), (224, 256, 224, 256), (224, 256, 448, 512), (299, 342, 224, 256), (224, None, 96, None)],
+    [(224, 256, 96, 110), (224, 256, 224, 256), (224, 256, 448, 512), (224, 232, 112, 116), (224, None, 96, None)],
 )
 def test_the_share_cut_off_is_the_networks_own(size, resize, wanted, expected):
     changed = resized_preprocessing(Preprocessing((size, size), resize, "bicubic"), wanted)
