@@ -1,4 +1,4 @@
-"""Tiny jobs for the engines' tests. Each factory takes the job's config and returns what turns a unit into an outcome."""
+"""Tiny jobs for the engines' tests. A factory takes the job's config and returns what turns a unit into its outcome."""
 
 from __future__ import annotations
 
@@ -167,12 +167,6 @@ def broken(config: Mapping[str, Any]) -> Worker:
 
 
 def stillborn(config: Mapping[str, Any]) -> Worker:
-    """Dies while it is made; with `first`, a file, only those after the first one do."""
-    if "first" in config:
-        try:
-            Path(config["first"]).touch(exist_ok=False)
-            return sleeping(config)
-        except FileExistsError:
-            pass
+    """Dies while it is made."""
     print("the library cannot be loaded", file=sys.stderr, flush=True)
     os._exit(7)

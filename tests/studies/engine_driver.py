@@ -1,0 +1,23 @@
+"""A driver to be killed: runs an engine on slow units and prints the numbers of finished images.
+
+python engine_driver.py local|ray DIARY [ADDRESS]
+"""
+
+import sys
+
+from egcam.studies.engines import make_engine
+from studies import engine_factories as factories
+
+
+def main() -> None:
+    name, diary = sys.argv[1:3]
+    address = sys.argv[3] if len(sys.argv) > 3 else None
+    engine = make_engine(name, workers=2, address=address)
+    job = factories.job("sleeping", diary=diary, seconds=0.2)
+    for outcomes in engine.outcomes(job, factories.shards(1000)):
+        for outcome in outcomes:
+            print(outcome.unit.image, flush=True)
+
+
+if __name__ == "__main__":
+    main()
