@@ -60,13 +60,22 @@ def _groups(metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
     groups: dict[str, list[str]] = {}
     for metric in metrics:
         groups.setdefault(metric_called(metric).group, []).append(metric)
-    for group in [list(metrics)] if len(metrics) <= _MOST_COLUMNS else groups.values():
-        if taken and len(taken) + len(group) > _MOST_COLUMNS:
+    whole = [list(metrics)] if len(metrics) <= _MOST_COLUMNS else list(groups.values())
+    for piece in (piece for group in whole for piece in _pieces(group)):
+        if taken and len(taken) + len(piece) > _MOST_COLUMNS:
             yield tuple(taken)
             taken = []
-        taken += group
+        taken += piece
     if taken:
         yield tuple(taken)
+
+
+def _pieces(group: Sequence[str]) -> Iterator[Sequence[str]]:
+    """A group in pieces of about the same size that a page can hold."""
+    count = -(-len(group) // _MOST_COLUMNS)
+    size = -(-len(group) // count)
+    for start in range(0, len(group), size):
+        yield group[start : start + size]
 
 
 def _scores(content: Content, part: Part, metrics: tuple[str, ...], number: int) -> list[str]:

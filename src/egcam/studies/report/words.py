@@ -110,7 +110,8 @@ def spread(value: float, low: float, high: float, *, sign: bool = False) -> str:
         return f"{value:{plus}.2e} [{low:.2e}, {high:.2e}]"
     # Two significant digits of the interval's half width.
     half = (high - low) / 2
-    digits = 4 if half <= 0 else min(8, max(0, 1 - floor(log10(half))))
+    exact = half <= 1e-9 * largest
+    digits = 4 if exact else min(8, max(0, 1 - floor(log10(half))))
     text = f"{_rounded(value, digits):{plus}.{digits}f}"
     return f"{text} [{_rounded(low, digits):.{digits}f}, {_rounded(high, digits):.{digits}f}]"
 

@@ -1,0 +1,306 @@
+"""What a report says: intervals, ranks, verdicts and readings, on scores made up so that the answer is known."""
+
+from __future__ import annotations
+
+import csv
+from math import isnan, nan
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from egcam.errors import MethodError
+from egcam.metrics.tables import Row, Table
+from egcam.studies.outcomes import Unit
+from egcam.studies.report import write_report
+from egcam.studies.report.content import gathered
+from egcam.studies.report.intervals import draws, intervals, means, resampled_means
+from egcam.studies.report.ranks import places, ranking
+from egcam.studies.report.reading import read, sentences, statement
+from egcam.studies.report.summary import summarised
+from egcam.studies.report.words import figure, spread
+from egcam.studies.results import Results
+from studies.results_in_memory import METHODS, METRICS, made, study, with_pictures
+
+LABELS = {"a": "A-CAM", "b": "B-CAM", "c": "C-CAM"}
+
+
+def table(scores):
+    """A table from {metric: {method: scores by image}}."""
+    methods = tuple(next(iter(scores.values())))
+    rows = [
+        Row(image, method, metric, value, 0.0)
+        for metric, by_method in scores.items()
+        for method, values in by_method.items()
+        for image, value in enumerate(values)
+    ]
+    return Table(tuple(rows), methods, tuple(scores))
+
+
+def noisy(middle, seed, images=30, spread=0.1):
+    return middle + spread * np.random.default_rng(seed).standard_normal(images)
+
+
+def test_a_summary_is_that_of_the_table():
+    scores = {
+        "insertion": {"a": noisy(0.5, 0), "b": noisy(0.6, 1), "c": noisy(0.4, 2)},
+        "deletion": {"a": noisy(0.5, 3), "b": noisy(0.3, 4), "c": np.full(30, nan)},
+    }
+    scores["insertion"]["b"][3:7] = nan
+    of = table(scores)
+    expected = of.summary("a").drop(columns="better")
+    found = pd.DataFrame([vars(line) for line in summarised(of, "a").lines]).drop(columns="verdict")
+    pd.testing.assert_frame_equal(found[expected.columns], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_draws_go_on_where_memory_ends(monkeypatch):
+    whole = np.concatenate(list(draws(7)))
+    monkeypatch.setattr("egcam.studies.report.intervals._MOST", 100)
+    parts = list(draws(7))
+    assert len(parts) > 10
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert (whole.sum(1) == 7).all()
+
+
+def test_intervals_cover_the_mean_about_as_often_as_they_say():
+    source = np.random.default_rng(0)
+    low, high = intervals(source.standard_normal((40, 2000)))
+    assert 0.91 < ((low <= 0) & (high >= 0)).mean() < 0.96
+
+
+def test_resampled_means_leave_out_what_is_missing():
+    values = np.array([[1.0, 2.0], [1.0, nan], [1.0, 2.0]])
+    drawn = resampled_means(values)
+    assert (drawn[:, 0] == 1).all()
+    assert set(np.unique(drawn[~np.isnan(drawn[:, 1]), 1])) == {2.0}
+    # Only the image without a score is drawn about once in 27 times.
+    assert 0.02 < np.isnan(drawn[:, 1]).mean() < 0.06
+    assert means(values).tolist() == [1.0, 2.0]
+
+
+def test_ranks_by_hand():
+    of = table(
+        {
+            "insertion": {"a": [0.9, 0.9], "b": [0.5, 0.5], "c": [0.1, 0.1]},
+            "deletion": {"a": [0.2, 0.2], "b": [0.1, 0.1], "c": [0.2, 0.2]},
+            "running-time": {"a": [9.0, 9.0], "b": [9.0, 9.0], "c": [1.0, 1.0]},
+        }
+    )
+    found = ranking([of])
+    # a: 1st and 2.5th; b: 2nd and 1st; c: 3rd and 2.5th. Running time does not count.
+    assert found.metrics == ("insertion", "deletion")
+    assert dict(zip(found.methods, found.mean, strict=True)) == {"b": 1.5, "a": 1.75, "c": 2.75}
+    # All images say the same.
+    assert found.low.tolist() == found.high.tolist() == found.mean.tolist()
+    both = ranking([of, table({"insertion": {"a": [0.1, 0.2], "b": [0.3, 0.4], "c": [0.5, 0.6]}})])
+    assert dict(zip(both.methods, both.mean, strict=True)) == {
+        "a": pytest.approx(6.5 / 3), "b": pytest.approx(5 / 3), "c": pytest.approx(6.5 / 3),
+    }  # fmt: skip
+
+
+def test_a_metric_without_a_score_of_one_method_does_not_count_in_ranks():
+    of = table(
+        {
+            "insertion": {"a": [0.9, 0.8], "b": [0.5, 0.5], "c": [nan, nan]},
+            "deletion": {"a": [0.3, 0.3], "b": [0.1, 0.1], "c": [0.2, 0.2]},
+        }
+    )
+    found = ranking([of])
+    assert found.metrics == ("deletion",)
+    assert found.methods == ("b", "c", "a")
+    gone = table({"insertion": {"a": [0.9, 0.8], "b": [0.5, 0.5], "c": [nan, nan]}})
+    assert ranking([gone]).methods == ("a", "b")
+    assert ranking([table({"insertion": {"a": [0.9, 0.8]}})]) is None
+    assert ranking([]) is None
+    single = ranking([table({"insertion": {"a": [0.9], "b": [0.5]}})])
+    assert np.isnan(single.low).all()
+
+
+def test_places_share_ties():
+    assert places(np.array([[1.0, 1.0, 0.0], [3.0, 2.0, nan]])).tolist()[0] == [2.5, 2.5, 1.0]
+
+
+# Readings
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "metric", "place"),
+    [
+        (0.6, 0.5, "insertion", "clear first"),
+        (0.5, 0.6, "insertion", "behind"),
+        (0.5, 0.6, "deletion", "clear first"),
+        (0.6, 0.5, "deletion", "behind"),
+    ],
+)
+def test_a_shift_larger_than_the_noise_is_seen(own, other, metric, place):
+    of = table({metric: {"a": noisy(own, 0, spread=0.01), "b": noisy(other, 1, spread=0.01)}})
+    standing = read(of, "a").standings[0]
+    assert standing.place == place
+    assert standing.best == "b"
+    line = summarised(of, "b").line(metric, "a")
+    assert line.verdict == ("ahead" if place == "clear first" else "behind")
+    assert line.difference == pytest.approx(own - other, abs=0.01)
+    # The reading and the summary are the same difference.
+    assert standing.difference == pytest.approx((line.difference, line.difference_low, line.difference_high), rel=1e-9)
+
+
+def test_a_shift_below_the_noise_is_a_tie():
+    a = noisy(0.5, 0)
+    b = a + noisy(0.002, 1, spread=0.05) - noisy(0, 1, spread=0.05).mean()
+    of = table({"insertion": {"a": a, "b": b}})
+    assert read(of, "a").standings[0].place == "tied"
+    assert read(of, "b").standings[0].place == "first"
+    told = sentences(read(of, "a"), LABELS)
+    assert told == [
+        "A-CAM is first on none of the 1 metric.",
+        "Tied with the first (its paired interval to it includes 0): Insertion (B-CAM).",
+    ]
+    assert sentences(read(of, "b"), LABELS) == [
+        "B-CAM has the best mean on 1 of 1 metric; not to be told from others on Insertion (from A-CAM)."
+    ]
+
+
+def test_the_unfavourable_is_said_by_name():
+    of = table(
+        {
+            "insertion": {"a": noisy(0.4, 0), "b": noisy(0.9, 1), "c": noisy(0.7, 2)},
+            "deletion": {"a": noisy(0.1, 3), "b": noisy(0.5, 4), "c": noisy(0.6, 5)},
+        }
+    )
+    told = sentences(read(of, "a"), LABELS)
+    assert told[0] == "A-CAM has the best mean on 1 of 2 metrics; clear of every other method on Deletion."
+    line = summarised(of, "b").line("insertion", "a")
+    apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
+    assert told[1] == f"Behind on Insertion (higher is better): {apart} to the first, B-CAM; C-CAM is ahead of it, too."
+    assert len(told) == 2
+    assert statement(line, "b", LABELS) == f"Insertion (higher is better): A-CAM is behind B-CAM: {apart}"
+    assert apart.startswith("-0.5")
+
+
+def test_readings_where_nothing_can_be_said():
+    one = table({"insertion": {"a": [0.5], "b": [0.4]}})
+    assert sentences(read(one, "a"), LABELS) == [
+        "A single image has no interval: the numbers above are of that image and say nothing beyond it."
+    ]
+    assert "on one image, which shows nothing" in statement(summarised(one, "b").line("insertion", "a"), "b", LABELS)
+    alone = table({"insertion": {"a": [0.5, 0.6]}})
+    assert "only method" in sentences(read(alone, "a"), LABELS)[0]
+    empty = table({"insertion": {"a": [nan, nan], "b": [0.4, 0.5]}})
+    assert sentences(read(empty, "a"), LABELS) == ["A-CAM is first on none of the 1 metric.", "No score: Insertion."]
+    assert "no image has a score of both" in statement(summarised(empty, "b").line("insertion", "a"), "b", LABELS)
+    assert sentences(read(empty, "b"), LABELS) == ["B-CAM is first on none of the 1 metric.",
+                                                   "Too few images have a score to compare: Insertion."]  # fmt: skip
+
+
+def test_equal_scores_are_no_difference():
+    same = noisy(0.5, 0)
+    of = table({"insertion": {"a": same, "b": same}})
+    assert summarised(of, "b").line("insertion", "a").verdict == "no difference shown"
+    assert read(of, "a").standings[0].place == "first"
+
+
+def test_numbers_are_printed_to_the_digits_they_have():
+    assert spread(0.0231, 0.0112, 0.0359, sign=True) == "+0.023 [0.011, 0.036]"
+    assert spread(-1.96, -2.99, -0.87, sign=True) == "-2.0 [-3.0, -0.9]"
+    assert spread(-0.0004, -0.031, 0.03) == "0.000 [-0.031, 0.030]"
+    assert spread(2.5e7, 1.5e7, 3.5e7) == "2.50e+07 [1.50e+07, 3.50e+07]"
+    assert spread(nan, nan, nan) == "-"
+    assert spread(0.5, nan, nan, sign=True) == "+0.5000"
+    assert spread(0.5, 0.5, 0.5) == "0.5000 [0.5000, 0.5000]"
+    # As tables print means.
+    of = table({"insertion": {"a": [0.12345], "b": [1234567.0], "c": [nan]}})
+    printed = of.to_markdown()
+    for value in (0.12345, 1234567.0, nan):
+        assert f" {figure(value)} " in printed.replace("*", "").replace("<u>", "").replace("</u>", "")
+
+
+# The files
+
+
+def value(model, method, metric, image):
+    return 0.1 * METHODS.index(method) + 0.01 * METRICS.index(metric) + 0.001 * ((image * 7) % 5)
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_files_hold_the_numbers_to_the_last_digit(tmp_path):
+    source = made(study(), 6, value, broken={Unit("net", "layer-cam", 2): "it, broke\nhere"})
+    write_report(source, tmp_path)
+    scores = rows_of(tmp_path / "scores.csv")
+    assert len(scores) == 6 * 3 * 3
+    for row in scores:
+        if row["cause"]:
+            assert (row["value"], row["cause"], row["image"], row["method"]) == (
+                "",
+                "it, broke\nhere",
+                "2",
+                "layer-cam",
+            )
+        else:
+            assert float(row["value"]) == value("net", row["method"], row["metric"], int(row["image"]))
+    summary = rows_of(tmp_path / "summary.csv")
+    expected = Results.of(source).table("net").summary("grad-cam").set_index(["metric", "method"])
+    assert len(summary) == 9
+    for row in summary:
+        line = expected.loc[(row["metric"], row["method"])]
+        for column in ("mean", "low", "high", "difference", "difference_low", "difference_high", "rank"):
+            assert float(row[column]) == pytest.approx(line[column], rel=1e-9, abs=1e-12)
+        assert int(row["missing"]) == (1 if row["method"] == "layer-cam" else 0)
+        assert row["baseline"] == "grad-cam"
+    verdicts = {(row["metric"], row["method"]): row["verdict"] for row in summary}
+    # Higher by 0.2 everywhere: better for insertion, worse for deletion.
+    assert verdicts["insertion", "expected-grad-cam"] == "ahead"
+    assert verdicts["deletion", "expected-grad-cam"] == "behind"
+    assert verdicts["deletion", "grad-cam"] == "baseline"
+
+
+def test_another_baseline(tmp_path):
+    source = made(study(), 5, value)
+    write_report(source, tmp_path, baseline="layer-cam")
+    assert {row["baseline"] for row in rows_of(tmp_path / "summary.csv")} == {"layer-cam"}
+    assert "Expected Grad-CAM against LayerCAM" in (tmp_path / "report.md").read_text()
+    with pytest.raises(MethodError, match="did you mean 'layer-cam'"):
+        write_report(source, tmp_path, baseline="layercam")
+
+
+def test_without_grad_cam_the_first_method_is_the_baseline():
+    assert gathered(Results.of(made(study(["layer-cam", "cam"]), 3, lambda *_: 0.5))).baseline == "layer-cam"
+
+
+def test_curves_are_means_over_the_images_all_methods_have():
+    source = with_pictures(made(study(), 4, value), 4)
+    del source.all_curves["net", "insertion"]["layer-cam"][1]
+    source.all_curves["net", "insertion"]["grad-cam"][3][2] = nan
+    (part,) = gathered(Results.of(source)).parts
+    for method in METHODS:
+        kept = source.all_curves["net", "insertion"][method]
+        expected = np.mean([kept[0], kept[2]], axis=0)
+        np.testing.assert_allclose(part.curves["insertion"][method].mean, expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        part.curves["deletion"]["grad-cam"].mean,
+        np.mean(list(source.all_curves["net", "deletion"]["grad-cam"].values()), axis=0),
+        rtol=1e-6,
+    )
+
+
+def test_curves_of_other_lengths_are_brought_together():
+    source = with_pictures(made(study(), 2, value), 2)
+    source.all_curves["net", "insertion"]["grad-cam"] = {
+        0: np.linspace(0, 1, 11, dtype=np.float32), 1: np.linspace(0, 1, 6, dtype=np.float32),
+    }  # fmt: skip
+    (part,) = gathered(Results.of(source)).parts
+    np.testing.assert_allclose(part.curves["insertion"]["grad-cam"].mean, np.linspace(0, 1, 11), atol=1e-6)
+
+
+def test_examples_show_the_maps():
+    source = with_pictures(made(study(examples=2), 4, value), 4)
+    source.all_maps["net", "layer-cam"].pop(1)
+    (part,) = gathered(Results.of(source)).parts
+    assert [example.name for example in part.examples] == ["0.png", "1.png"]
+    assert part.examples[1].overlays["layer-cam"] is None
+    assert part.examples[1].overlays["grad-cam"].size == (8, 8)
+    assert (part.examples[1].target, part.examples[1].prediction) == (3, 4)
+    assert not isnan(np.asarray(part.examples[0].overlays["grad-cam"]).mean())
