@@ -14,7 +14,14 @@ from studies.store_samples import sample_outcome
 
 
 def write_until_killed(folder: Path, first: int, told: Connection) -> None:
-    """Write a part for one image after the other, and tell each image once it is kept."""
+    """Write a part for one image after the other, on a slow disk, and tell each image once it is kept."""
+    at_once = os.write
+
+    def in_pieces(descriptor: int, data: memoryview) -> int:
+        time.sleep(0.0005)
+        return at_once(descriptor, data[:400])
+
+    os.write = in_pieces
     store = Store(folder)
     with store.lock():
         for image in range(first, 10**6):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from egcam.studies.folders import StoreError, StoreWarning
+from egcam.studies.folders import StoreError
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, names_checksum, state_checksum, versions
 from studies.store_samples import sample_manifest
 
@@ -198,12 +198,13 @@ class TestJoining:
             "Install the old versions, use another --out, or accept it with mix_versions=True (--mix-versions).",
         ]
 
-    def test_another_processor_is_warned_of_once(self):
+    def test_another_processor_is_doubted_until_it_is_known(self):
         old = sample_manifest()
         other = sample_manifest(versions={**old.versions, "cpu": "two"})
-        with pytest.warns(StoreWarning, match="results from one; those from two may differ in their last digits"):
-            joined = old.joined(other, "results/")
-        assert joined.joined(other, "results/") == joined
+        assert old.doubts(old, "results/") is None
+        wanted = "results/ holds results from one; those from two may differ in their last digits"
+        assert old.doubts(other, "results/") == wanted
+        assert old.joined(other, "results/").doubts(other, "results/") is None
 
 
 class TestChecksums:

@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from dataclasses import replace
@@ -211,6 +212,13 @@ class TestContract:
         found.begin(sample_manifest(versions=newer))
         assert len(found.manifest.further) == 1
 
+    def test_another_processor_is_warned_of_once(self, store):
+        other = sample_manifest(versions={**sample_manifest().versions, "cpu": "two"})
+        with pytest.warns(StoreWarning, match="results from one; those from two may differ in their last digits"):
+            Store(store.folder).begin(other)
+        Store(store.folder).begin(other)
+        assert [one.versions["cpu"] for one in Store(store.folder).manifest.further] == ["two"]
+
     def test_a_part_of_another_study_is_refused(self, store, folder):
         other = Store(f"{folder}-other")
         other.begin(sample_manifest(seed=1))
@@ -302,6 +310,30 @@ def test_urls_of_local_files_and_home(tmp_path, monkeypatch):
 def test_an_unknown_protocol_is_refused():
     with pytest.raises(StoreError, match=r"s4://bucket/results cannot be opened: .*did you mean 's3'"):
         Store("s4://bucket/results")
+
+
+def test_of_two_studies_that_begin_at_once_one_is_refused(tmp_path):
+    for turn in range(5):
+        folder, refused, began = tmp_path / str(turn), [], []
+        barrier = threading.Barrier(6)
+
+        def begin(seed, folder=folder, refused=refused, began=began, barrier=barrier):
+            barrier.wait(20)
+            try:
+                Store(folder).begin(sample_manifest(seed=seed))
+                began.append(seed)
+            except StoreError as error:
+                refused.append((seed, str(error)))
+
+        threads = [threading.Thread(target=begin, args=(number % 2,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        winner = Store(folder).manifest.seed
+        assert began == [winner] * 3
+        assert len(refused) == 3
+        assert all(f"seed: {winner} -> {seed}" in text for seed, text in refused)
 
 
 class TestKilled:

@@ -86,8 +86,11 @@ class LocalFolder(Folder):
     def make(self, *folders: str) -> None:
         """See `Folder.make`."""
         for folder in ("", *folders):
+            path = self.path / folder
             with self._explained(f"cannot make the folder {self._shown(folder)}"):
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
+                if not path.is_dir():
+                    path.mkdir(parents=True, exist_ok=True)
+                    _flush_folder(path.parent)
 
     def write(self, path: str, data: bytes) -> None:
         """See `Folder.write`: a file beside it, flushed to the disk, takes the name."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam._version import __version__
-from egcam.studies.folders import StoreError, StoreWarning
+from egcam.studies.folders import StoreError
 
 Plain: TypeAlias = Mapping[str, Any]
 
@@ -185,11 +184,15 @@ class Manifest:
         joined = replace(self, study=new.study)
         if new.versions in known:
             return joined
-        if not any(_same(new.versions, one, _HARDWARE) for one in known):
-            old, own = (", ".join(_of(one, _HARDWARE)) for one in (self.versions, new.versions))
-            text = f"{where} holds results from {old}; those from {own} may differ in their last digits"
-            warnings.warn(text, StoreWarning, stacklevel=3)
         return replace(joined, further=(*self.further, Surroundings(_now(), new.versions)))
+
+    def doubts(self, new: Manifest, where: str) -> str | None:
+        """Why the numbers of the run that `new` describes may differ in their last digits, if they may."""
+        known = [self.versions, *(one.versions for one in self.further)]
+        if any(_same(new.versions, one, _HARDWARE) for one in known):
+            return None
+        old, own = (", ".join(_of(one, _HARDWARE)) for one in (self.versions, new.versions))
+        return f"{where} holds results from {old}; those from {own} may differ in their last digits"
 
     def _check_packages(self, known: list[Mapping[str, str]], new: Mapping[str, str], where: str) -> None:
         if any(_same(new, one, DECISIVE_PACKAGES) for one in known):

@@ -29,7 +29,7 @@ KEYS = ("model", "method", "image")
 OUTCOME = (*KEYS, "name", "target", "prediction", "seconds", "error", "scores")
 _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
-# Dictionaries hold each text once. Never for numbers: there all NaN would become the same.
+# Dictionaries hold each text once. Not for numbers: they seldom repeat, and one NaN is not to stand for another.
 _REPEATED = (
     "model",
     "method",

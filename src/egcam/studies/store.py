@@ -78,6 +78,8 @@ class Store:
     def begin(self, manifest: Manifest, mix_versions: bool = False) -> None:
         """Make the folder, or check that what is in it may be gone on with.
 
+        Behind a URL, hold the lock before: there two runs that begin at the same instant do not see each other.
+
         Args:
             manifest: of the run that begins. A folder with another configuration, data or models is refused.
             mix_versions: whether results of other versions of egcam, torch and so on may be in one folder; all are
@@ -85,12 +87,15 @@ class Store:
         """
         known = self._read_manifest()
         if known is None or known.joined(manifest, self.folder, mix_versions) != known:
-            self._folder.make(PARTS)
-            with guarded(self._folder), warnings.catch_warnings(action="ignore", category=StoreWarning):
+            self._folder.make()
+            with guarded(self._folder):
                 # Another run may have begun since.
                 known = self._read_manifest()
+                doubts = None if known is None else known.doubts(manifest, self.folder)
                 known = manifest if known is None else known.joined(manifest, self.folder, mix_versions)
                 self._folder.write(MANIFEST, known.to_json().encode())
+            if doubts:
+                warnings.warn(doubts, StoreWarning, stacklevel=2)
         self._folder.make(PARTS)
         self._manifest = known
 
