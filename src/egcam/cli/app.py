@@ -234,7 +234,8 @@ def saturation(
 
     Each image is scaled up from black: pixels times a, a from 0 to 1. At each a: the cosine of the layer's embedding to
     the full image's, the top label's logit and softmax score, and the length of the gradient. Makes figures (PNG, SVG),
-    CSV and summary.json, and ends with a verdict, with Grad-CAM and Expected Grad-CAM side by side.
+    CSV and summary.json, and ends with a verdict, with Grad-CAM and Expected Grad-CAM side by side. As in the paper:
+    --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --grid uniform
     """
     from egcam.cli.saturation import study_saturation
 
@@ -340,6 +341,10 @@ def figure(
     metrics: Annotated[
         str | None, typer.Option(metavar="a,b,c", help="bars, ranks, radar, mask: which quality metrics.")
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Pixels changed at once in curves and their areas; else one row's."),
+    ] = None,
     patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many.")] = 4,
     grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side.")] = 7,
     layer: Layer = None,
@@ -385,6 +390,7 @@ def figure(
             masks=mask or [],
             saturated=saturated or [],
             metrics=metrics,
+            step=step,
             patches=patches,
             grid=grid,
             width=width,

@@ -30,8 +30,8 @@ _COLORS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE, style.ORANGE
 _STYLES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 _PANELS: tuple[tuple[Quantity, str], ...] = (
     ("cosine", "Cosine to full image"),
-    ("logit", "Logit (▲: 90 %)"),
-    ("probability", "Softmax score (▲: 90 %)"),
+    ("logit", "Logit (▲: 90%)"),
+    ("probability", "Softmax score (▲: 90%)"),
     ("gradient", "Gradient length ÷ mean"),
 )
 _BOUNDS: dict[Quantity, tuple[float, float]] = {"cosine": (-1, 1), "probability": (0, 1)}

@@ -82,8 +82,8 @@ class Verdict:
     def _output(self) -> str:
         state = "is saturated" if self.is_saturated else "is not saturated"
         return (
-            f"The output {state}: the logit reaches 90 % of its final value at a = {self.reach:.2f}, and on "
-            f"{self.saturated:.0%} of the path it is within 10 % of it (softmax score: a = {self.score_reach:.2f}, "
+            f"The output {state}: the logit reaches 90% of its final value at a = {self.reach:.2f}, and on "
+            f"{self.saturated:.0%} of the path it is within 10% of it (softmax score: a = {self.score_reach:.2f}, "
             f"{self.score_saturated:.0%}; a linear network: a = 0.90, 10%)."
         )
 
