@@ -236,18 +236,29 @@ def test_every_metric_and_twelve_methods_fit(tmp_path):
 
 # What a report must say
 
+words_only = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes most of a report's time, and words do not hang on it."""
+    monkeypatch.setattr("egcam.studies.report.report.model_drawings", lambda content, part: [])
+    monkeypatch.setattr("egcam.studies.report.report.overall_drawing", lambda content: None)
+
 
 def warnings_of(folder):
     text = (folder / "report.md").read_text()
     return [line for line in text.splitlines() if line.startswith("> **Note.**")]
 
 
+@words_only
 def test_a_finished_study_has_no_warnings(tmp_path):
     write_report(made(study(), 2, value), tmp_path)
     assert warnings_of(tmp_path) == []
     assert not [one for one in read_page(tmp_path).all("p") if one.get("class") == "warn"]
 
 
+@words_only
 def test_an_unfinished_study_says_so_at_the_top(tmp_path):
     without = [Unit("net", "layer-cam", image) for image in (3, 4, 5)]
     write_report(made(study(), 6, value, without), tmp_path)
@@ -258,6 +269,7 @@ def test_an_unfinished_study_says_so_at_the_top(tmp_path):
     assert "Means over 3 images" in (tmp_path / "report.md").read_text()
 
 
+@words_only
 def test_random_weights_are_said_wherever_the_numbers_are(tmp_path):
     of = study()
     of = type(of)(**{**vars(of), "models": (ModelSpec("resnet18", "net", weights="random"),)})
@@ -268,6 +280,7 @@ def test_random_weights_are_said_wherever_the_numbers_are(tmp_path):
         assert "Random weights: these numbers say nothing about the methods." in (tmp_path / name).read_text()
 
 
+@words_only
 def test_stand_ins_are_said(tmp_path):
     source = made(study(), 2, value)
     source.models = {"net": {"size": [8, 8], "substitute": "stands in for VGG-16, whose weights are not at hand"}}
@@ -276,6 +289,7 @@ def test_stand_ins_are_said(tmp_path):
     assert "stands in for VGG-16" in (tmp_path / "report.tex").read_text()
 
 
+@words_only
 def test_failures_and_causes_are_said(tmp_path):
     source = made(study(), 4, value, broken={Unit("net", "grad-cam", 1): "the worker died"})
     write_report(source, tmp_path)
@@ -285,6 +299,7 @@ def test_failures_and_causes_are_said(tmp_path):
     assert "Grad-CAM, all metrics: no score for 1 of 4 images: the worker died" in read_page(tmp_path).text
 
 
+@words_only
 def test_the_facts_are_there(tmp_path):
     source = with_pictures(made(study(protocol="paper", seed=7), 3, value), 3)
     write_report(source, tmp_path)
@@ -295,6 +310,7 @@ def test_the_facts_are_there(tmp_path):
             assert fact in text
 
 
+@words_only
 def test_the_reading_follows_from_the_numbers(tmp_path):
     write_report(made(study(), 8, value), tmp_path)
     text = (tmp_path / "report.md").read_text()
@@ -307,6 +323,7 @@ def test_the_reading_follows_from_the_numbers(tmp_path):
     assert r"Insertion (higher is better): Expected Grad-CAM is ahead of Grad-CAM: +0.2000 \[0.2000, 0.2000\]" in text
 
 
+@words_only
 def test_a_study_without_expected_grad_cam(tmp_path):
     write_report(made(study(["grad-cam", "layer-cam"]), 3, value), tmp_path)
     text = (tmp_path / "report.md").read_text()
@@ -341,6 +358,7 @@ def test_reports_at_the_edge(tmp_path, methods, images, scores):
     )
 
 
+@words_only
 def test_a_model_without_a_finished_image_is_named(tmp_path):
     without = [Unit("b", "grad-cam", image) for image in range(2)]
     write_report(made(study(models=("a", "b")), 2, value, without), tmp_path)

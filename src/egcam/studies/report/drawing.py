@@ -62,7 +62,7 @@ def curves_figure(content: Content, part: Part) -> Figure:
     """A panel for each kind of curve, the methods' names below."""
     shown = list(part.curves)
     methods = [method for method in part.table.methods if any(method in part.curves[metric] for metric in shown)]
-    names = -(-len(methods) // 2) * _ROW + _GAP
+    names = -(-len(methods) // 2) * 0.125 + _GAP
     below, above, high, left = names + _TICKS + _AXIS_NAME, 0.22, 1.3, 0.42
     figure = _figure(style.COLUMN_WIDTH, below + high + above)
     wide = (style.COLUMN_WIDTH - left - _GAP - 0.14 * (len(shown) - 1)) / len(shown)
@@ -107,7 +107,8 @@ def _legend(figure: Figure, content: Content, methods: Sequence[str]) -> None:
 
     looks = [content.looks[method] for method in methods]
     handles = [Line2D([], [], **{**look.options(), "color": _ink(look), "markersize": 3.2}) for look in looks]
-    names = [_name(content, method, 1.2) for method in methods]
+    room = _legend_room(content, methods)
+    names = [_name(content, method, room) for method in methods]
     placed: dict[str, Any] = {
         "loc": "lower center",
         "bbox_to_anchor": (0.5, 0.0),
@@ -119,6 +120,15 @@ def _legend(figure: Figure, content: Content, methods: Sequence[str]) -> None:
         text.set_fontweight("bold" if method in content.expected else "normal")
 
 
+def _legend_room(content: Content, methods: Sequence[str]) -> float:
+    """How wide a name may be, in inches: as it is where both columns fit side by side, else half of what there is."""
+    half = -(-len(methods) // 2)
+    columns = [part for part in (methods[:half], methods[half:]) if part]
+    available = style.COLUMN_WIDTH - 0.45 * len(columns)
+    needed = sum(_names_width(content, part) for part in columns)
+    return _LONGEST_NAME if needed <= available else available / 2
+
+
 def differences_figure(content: Content, part: Part) -> Figure:
     """A panel for each metric, a row for each method: how far it is from the baseline, better to the right."""
     methods = tuple(method for method in part.table.methods if method != content.baseline)
@@ -128,7 +138,9 @@ def differences_figure(content: Content, part: Part) -> Figure:
     width = style.PAGE_WIDTH if across > 1 else style.COLUMN_WIDTH
     left = _names_width(content, methods)
     wide = (width - left - across * _GAP * 1.5) / across
-    titles = [fitted(f"{metric_label(metric)} {metric_called(metric).arrow}", wide + _GAP) for metric in metrics]
+    # The arrow stays with the last word.
+    arrow = width_of(" ↑")
+    titles = [f"{fitted(metric_label(one), wide + _GAP - arrow)} {metric_called(one).arrow}" for one in metrics]
     above = 0.34 if any("\n" in title for title in titles) else 0.22
     high = _ROW * len(methods)
     each = above + high + _TICKS
