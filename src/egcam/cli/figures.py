@@ -1,9 +1,10 @@
-"""`egcam figure`: a figure for a paper, straight from images. What each kind needs is computed here, and drawn elsewhere."""
+"""`egcam figure`: a figure for a paper, from images. What a kind needs is computed here, and drawn elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,7 @@ class Wish:
     options: Mapping[str, Any]
     against: str | None
     metrics: str | None
+    step: int | None
     patches: int
     grid: int
     looks: Mapping[str, Any]
@@ -125,6 +127,7 @@ def draw_figure(
     masks: Sequence[Path],
     saturated: Sequence[Path],
     metrics: str | None,
+    step: int | None,
     patches: int,
     grid: int,
     width: str | None,
@@ -161,7 +164,19 @@ def draw_figure(
     ):
         everything = (methods or "").strip() == "all"
         wish = Wish(
-            classifier, photographs, more, names, everything, options, against, metrics, patches, grid, looks, share
+            classifier,
+            photographs,
+            more,
+            names,
+            everything,
+            options,
+            against,
+            metrics,
+            step,
+            patches,
+            grid,
+            looks,
+            share,
         )
         made = found.make(wish)
     for name, reason in made.skipped.items():
@@ -391,8 +406,11 @@ def _convergence(wish: Wish) -> Made:
 def _evaluated(wish: Wish, metrics: str, curves: bool = False) -> tuple[Table, dict[str, str]]:
     """Scores of all methods on all images, and why a method has none."""
     from egcam.evaluation import evaluate
+    from egcam.metrics import metric
 
     images, targets = wish.inputs()
+    names = [metric(name.strip()).name for name in metrics.split(",") if name.strip()]
+    stepped = [name for name in names if wish.step and "step" in signature(metric(name).function).parameters]
     masks = [one.mask for one in wish.photographs if one.mask is not None]
     ahead = list(wish.methods)
 
@@ -405,11 +423,12 @@ def _evaluated(wish: Wish, metrics: str, curves: bool = False) -> tuple[Table, d
         wish.classifier.model,
         images,
         wish.methods,
-        [name.strip() for name in metrics.split(",") if name.strip()],
+        names,
         target=targets,
         masks=torch.stack(masks) if masks else None,
         seed=wish.options.get("seed") or 0,
         method_options={name: applicable(name, wish.classifier, wish.options) for name in wish.methods},
+        metric_options={name: {"step": wish.step} for name in stepped},
         image_names=[f"{number} {one.file}" for number, one in enumerate(wish.photographs)],
         batch_size=wish.options.get("batch_size"),
         progress=step,

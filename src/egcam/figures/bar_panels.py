@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from egcam.figures import style, words
 from egcam.figures.scores import Score, best_of, by_metric, needs_log, scores_of
 from egcam.figures.sheet import MARGIN, Sheet
-from egcam.figures.ticks import number, plain_numbers, powers_of_ten
+from egcam.figures.ticks import plain_numbers, powers_of_ten
 from egcam.metrics.registry import metric
 from egcam.metrics.tables import Table
 
@@ -82,9 +82,6 @@ def _draw(
     logarithmic = needs_log(panel.values())
     if logarithmic:
         axes.set_xscale("log")
-        lowest = min(score.mean for score in panel.values() if isfinite(score.mean))
-        # Bars on a logarithmic axis have no natural foot; half a decade below the smallest keeps it visible.
-        axes.set_xlim(left=lowest / 10**0.5)
     for place, method in enumerate(methods):
         score = panel.get(method)
         if score is None or not isfinite(score.mean):
@@ -108,6 +105,11 @@ def _draw(
         )
     axes.set_title(f"{found.name.replace('-', ' ').capitalize()} {found.arrow}", fontsize=style.TEXT, pad=3, loc="left")
     _settle(axes, len(methods), logarithmic)
+    if logarithmic:
+        shown = [score for score in panel.values() if isfinite(score.mean)]
+        highest = max(max(score.mean, score.high) if isfinite(score.high) else score.mean for score in shown)
+        # Bars on a logarithmic axis have no natural foot; half a decade below the smallest keeps that one visible.
+        axes.set_xlim(min(score.mean for score in shown) / 10**0.5, highest * 1.3)
 
 
 def _settle(axes: Axes, count: int, logarithmic: bool) -> None:
@@ -145,4 +147,6 @@ def _short(value: float) -> str:
     if value and not 1e-3 <= abs(value) < 1e4:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}".replace("-", "−")
-    return number(float(f"{value:.3g}"))
+    if abs(value) >= 1000:
+        return f"{value:.0f}".replace("-", "−")
+    return f"{value:#.3g}".rstrip(".").replace("-", "−")

@@ -19,6 +19,7 @@ from egcam.figures.pictures import (
     draw_color_bar,
     draw_overlay,
     draw_picture,
+    greyed,
     is_signed,
 )
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
@@ -88,8 +89,8 @@ def class_contrast(
 ) -> Figure:
     """The image, why this class, why that class, and the signed difference: why this rather than that.
 
-    The two maps share one scale (the larger maximum is 1); red speaks for the first class rather than the second,
-    blue the other way.
+    The two maps share one scale (the larger maximum is 1). In the difference red speaks for the first class rather than
+    the second and blue the other way; the photograph below it is grey, for fur and wood are red themselves.
 
     Args:
         this: an explanation of the first class.
@@ -140,23 +141,18 @@ def class_contrast(
         if number == 0:
             draw_picture(axes, picture)
         elif number == 3:
-            draw_overlay(axes, picture, contrast.difference / reach, None, True, opacity)
+            draw_overlay(axes, greyed(picture), contrast.difference / reach, None, True, opacity)
         else:
             heat = contrast.this if number == 1 else contrast.that
             draw_overlay(axes, picture, heat, colors, signed, opacity)
     top = MARGIN + rows * (header + tall + GAP)
-    whole = across * (tile + GAP) - GAP
-    wide = min(1.4, (whole - 0.5) / 2)
-    shared = draw_color_bar(
-        sheet.axes(MARGIN + whole / 2 - 0.2 - wide, top, wide, BAR),
-        "importance, one scale",
-        colors,
-        signed,
-        opacity,
-        across=True,
-    ).axes
-    shared.tick_params()
-    bar = sheet.axes(MARGIN + whole / 2 + 0.2, top, wide, BAR)
-    draw_color_bar(bar, "difference", None, True, opacity, across=True)
-    bar.set_xticks([-1, 0, 1], [f"−{reach:.2g}", "0", f"{reach:.2g}"])
+    # Each bar stands below the pictures it is of.
+    middles = (2.0, 3.5) if across == 4 else (0.5, 1.5)
+    wide = min(1.4, 0.85 * tile)
+    shared, own = (
+        sheet.axes(MARGIN + middle * (tile + GAP) - GAP / 2 - wide / 2, top, wide, BAR) for middle in middles
+    )
+    draw_color_bar(shared, "importance", colors, signed, opacity, across=True)
+    draw_color_bar(own, "difference", None, True, opacity, across=True)
+    own.set_xticks([-1, 0, 1], [f"−{reach:.2g}", "0", f"{reach:.2g}"])
     return sheet.page

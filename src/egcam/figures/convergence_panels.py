@@ -61,9 +61,7 @@ def convergence(
     tall = tile * data.long_map.shape[0] / data.long_map.shape[1]
     line = words.height_of("x", style.SMALL)
     plot = min(0.55 * inches, 2.2)
-    left, below, legend = 0.55, 0.4, 3 * line + 0.1
-    if inches >= 5:
-        legend = 2 * line + 0.1
+    left, below, legend = 0.55, 0.36, 2 * line + 0.16
     sheet = Sheet(inches, 0.06 + plot + below + legend + line + tall + 2 * MARGIN)
     axes = sheet.axes(left, 0.06, inches - left - 0.08, plot)
     _draw_errors(axes, data)
@@ -163,7 +161,8 @@ def _draw_maps(
             draw_overlay(axes, picture, _heat(values, picture.shape[:2]), colors, signed, opacity)
         sheet.write(title, left + tile / 2, top - 0.02, down="bottom")
     bar = sheet.axes(start + len(coarse) * (tile + GAP), top, BAR, tall)
-    draw_color_bar(bar, "importance", colors, signed, None if image is None else opacity)
+    # Beside small tiles there is no room for a word between the bar's numbers.
+    draw_color_bar(bar, "importance" if tall > 0.8 else "", colors, signed, None if image is None else opacity)
 
 
 def _heat(

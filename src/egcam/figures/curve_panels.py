@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from egcam.errors import InputError
 from egcam.figures import style, words
-from egcam.figures.page import Page
-from egcam.figures.ticks import plain_numbers
+from egcam.figures.sheet import MARGIN, Sheet
+from egcam.figures.ticks import plain_numbers, these_numbers
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import names
 
 Values = npt.NDArray[np.float64]
 
-_AXES = {"insertion": "pixels inserted (share)", "deletion": "pixels deleted (share)"}
+_AXES = {"insertion": "share of pixels inserted", "deletion": "share of pixels deleted"}
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def perturbation_curves(
     score: str = "class probability",
     width: style.Width | float = "page",
 ) -> Figure:
-    """Insertion, deletion or other curves of several methods: mean, interval, and the area in the legend.
+    """Insertion, deletion or other curves of several methods: mean, interval, and the areas in the legend.
 
-    Legends list the best area first, by the metric's direction where a panel is named after a metric. Panels stand
-    side by side, and below each other in a column.
+    The legend lists the methods from the best area in the first panel on (by the metric's direction where a panel is
+    named after one), each with its areas in the order of the panels. All panels have one scale.
 
     Args:
         curves: by panel ("insertion", "deletion", …), then by method: what `insertion_curve` and the like return.
@@ -95,57 +95,106 @@ def perturbation_curves(
         >>> import torch
         >>> curve = Curve(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
         >>> figure = perturbation_curves({"insertion": {"grad-cam": curve}})
-        >>> figure.axes[0].get_legend().get_texts()[0].get_text()
-        'Grad-CAM 0.500'
+        >>> figure.legends[0].get_texts()[0].get_text()
+        'Grad-CAM  0.500'
     """
     if not curves or not all(curves.values()):
         raise InputError("there is nothing to draw: pass curves by panel and method, {'insertion': {'grad-cam': …}}")
+    panels = {
+        name: {method: mean_curve(curve, level) for method, curve in panel.items()} for name, panel in curves.items()
+    }
+    looks = style.lines(_ranked(panels))
+    entries = {method: f"{style.label(method)}  {_areas(panels, method)}" for method in looks}
     inches = style.width_in_inches(width)
-    most = max(len(panel) for panel in curves.values())
-    beside = inches / len(curves) >= 2.2
-    wide = inches / len(curves) if beside else inches
-    columns = 2 if wide >= 3 and most > 2 else 1
-    legend = -(-most // columns) * words.height_of("x", style.SMALL) * 1.35 + 0.15
-    tall = 0.6 * min(wide, 3.5) + 0.45 + legend
-    across = len(curves) if beside else 1
-    page = Page(inches, tall * (1 if beside else len(curves)), layout="constrained")
-    looks = style.lines(dict.fromkeys(method for panel in curves.values() for method in panel))
-    # Kinds of curve may share their score's scale, and then their heights can be compared across panels.
-    grid: Any = page.subplots(-(-len(curves) // across), across, squeeze=False, sharey=beside)
-    for number, (axes, (name, panel)) in enumerate(zip(grid.flat, curves.items(), strict=True)):
-        _draw(axes, name, {method: mean_curve(curve, level) for method, curve in panel.items()}, looks, columns)
-        if number == 0 or not beside:
+    room = inches - _LEFT - MARGIN - 0.06
+    across = min(len(panels), max(1, int((room + _BETWEEN) / (_SMALLEST + _BETWEEN))))
+    rows = -(-len(panels) // across)
+    wide = min(3.4, (room - (across - 1) * _BETWEEN) / across)
+    tall = min(0.85 * wide, 2.2)
+    widest = max(words.width_of(text, style.SMALL) for text in entries.values())
+    columns = min(max(1, int((inches - 2 * MARGIN) / (widest + 0.45))), len(entries))
+    legend = (-(-len(entries) // columns) + 1) * _LINE + 0.04
+    sheet = Sheet(inches, rows * (_ABOVE + tall + _BELOW) + legend + MARGIN)
+    start = _LEFT + (room - across * wide - (across - 1) * _BETWEEN) / 2
+    low, high = _range(panels)
+    for number, (name, panel) in enumerate(panels.items()):
+        row, column = divmod(number, across)
+        top = row * (_ABOVE + tall + _BELOW) + _ABOVE
+        axes = sheet.axes(start + column * (wide + _BETWEEN), top, wide, tall)
+        _draw(axes, name, {method: panel[method] for method in looks if method in panel}, looks)
+        axes.set_ylim(low, high)
+        axes.tick_params(labelleft=column == 0)
+        if column == 0:
             axes.set_ylabel(score)
-    return page
+    _draw_legend(sheet, entries, looks, list(panels), columns, legend)
+    return sheet.page
 
 
-def _draw(axes: Axes, name: str, panel: Mapping[str, MeanCurve], looks: Mapping[str, style.Line], columns: int) -> None:
+_LEFT, _BETWEEN, _ABOVE, _BELOW, _SMALLEST, _LINE = 0.5, 0.16, 0.24, 0.4, 1.2, 0.145
+
+
+def _range(panels: Mapping[str, Mapping[str, MeanCurve]]) -> tuple[float, float]:
+    """The heights that hold every band, with some air."""
+    low = min(float(curve.low.min()) for panel in panels.values() for curve in panel.values())
+    high = max(float(curve.high.max()) for panel in panels.values() for curve in panel.values())
+    air = 0.04 * ((high - low) or 1.0)
+    return low - air, high + air
+
+
+def _ranked(panels: Mapping[str, Mapping[str, MeanCurve]]) -> list[str]:
+    """All methods, from the best in the first panel on."""
+    name, first = next(iter(panels.items()))
     metric = names().get(name)
     higher = metric is None or metric.higher_is_better
-    ranked = sorted(panel, key=lambda method: panel[method].area, reverse=higher)
-    for method in ranked:
-        curve, look = panel[method], looks[method]
-        text = f"{style.label(method)} {curve.area:.3f}".replace("-0.", "−0.")
-        axes.plot(curve.fractions, curve.mean, label=text, **look.options(marker=False))
+    ranked = sorted(first, key=lambda method: first[method].area, reverse=higher)
+    return list(dict.fromkeys([*ranked, *(method for panel in panels.values() for method in panel)]))
+
+
+def _areas(panels: Mapping[str, Mapping[str, MeanCurve]], method: str) -> str:
+    found = [f"{panel[method].area:.3f}" if method in panel else "–" for panel in panels.values()]
+    return " / ".join(found).replace("-", "−")
+
+
+def _titled(name: str) -> str:
+    metric = names().get(name)
+    return name.replace("-", " ") + (f" {metric.arrow}" if metric is not None else "")
+
+
+def _draw(axes: Axes, name: str, panel: Mapping[str, MeanCurve], looks: Mapping[str, style.Line]) -> None:
+    for method, curve in panel.items():
+        look = looks[method]
+        axes.plot(curve.fractions, curve.mean, **look.options(marker=False))
         if (curve.high > curve.low).any():
             axes.fill_between(
                 curve.fractions, curve.low, curve.high, color=look.color, alpha=0.13, linewidth=0, zorder=look.order - 1
             )
-    axes.set_title(name.capitalize() + (f" {metric.arrow}" if metric is not None else ""))
-    axes.set_xlabel(_AXES.get(name, "pixels replaced (share)"))
+    axes.set_title(_titled(name).capitalize(), pad=3)
+    axes.set_xlabel(_AXES.get(name, "share of pixels replaced"), labelpad=2)
     axes.set_xlim(0, 1)
-    plain_numbers(axes.xaxis, most=5)
+    these_numbers(axes.xaxis, [0.0, 0.5, 1.0])
     plain_numbers(axes.yaxis, most=5)
     axes.grid(visible=True)
     axes.set_axisbelow(True)
-    axes.legend(
+
+
+def _draw_legend(
+    sheet: Sheet,
+    entries: Mapping[str, str],
+    looks: Mapping[str, style.Line],
+    panels: list[str],
+    columns: int,
+    height: float,
+) -> None:
+    handles = [Line2D([], [], **looks[method].options(marker=False)) for method in entries]
+    sheet.page.legend(
+        handles,
+        list(entries.values()),
         loc="upper center",
-        bbox_to_anchor=(0.45, -0.26),
+        bbox_to_anchor=(0.5, (height + MARGIN) / sheet.height),
         ncols=columns,
-        title="area",
-        alignment="left",
+        title=f"area under the curve: {' / '.join(_titled(name) for name in panels)}",
         title_fontsize=style.SMALL,
-        columnspacing=1.0,
+        columnspacing=1.2,
         handletextpad=0.5,
         labelspacing=0.25,
         borderaxespad=0,

@@ -112,13 +112,16 @@ def mask_comparison(
         axes = place(number)
         draw_overlay(axes, picture, heat[method], colors, signed, opacity)
         draw_outline(axes, inside)
+    said = metric(measure).name.replace("-", " ")
+    if words.width_of(f"{said} 0.000", style.SMALL, bold=True) > tile:
+        said = metric(measure).label
     methods: list[str | None] = [None, None, *heat]
     for number, (title, shown) in enumerate(zip(titles, methods, strict=True)):
         ours = shown is not None and style.color(shown) == style.EMPHASIS
         look: dict[str, Any] = {"bold": ours, "color": style.EMPHASIS if ours else style.INK}
         write(title, number, top - 0.03, down="bottom", **look)
         if shown is not None:
-            write(f"{metric(measure).label} {scores[shown]:.3f}", number, top + tall + 0.03, **look)
+            write(f"{said} {scores[shown]:.3f}", number, top + tall + 0.03, **look)
     write(f"{inside.mean():.0%} of the image", 1, top + tall + 0.03, color=style.FAINT)
     right = MARGIN + count * (tile + GAP)
     draw_color_bar(sheet.axes(right, top, BAR, tall), "importance", colors, signed, opacity)

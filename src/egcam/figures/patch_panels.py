@@ -143,7 +143,7 @@ def top_patches(
         left = MARGIN + side + 2 * GAP + column * (tile + GAP)
         top = MARGIN + header + row * step
         sheet.write(f"{number + 1}: {patch.share:.0%}", left + tile / 2, top)
-        draw_picture(sheet.axes(left, top + line, tile, tile), _cut(picture, patch)).axes.set_box_aspect(1)
+        draw_picture(sheet.axes(left, top + line, tile, tile), _cut(picture, patch), "bicubic").axes.set_box_aspect(1)
     return sheet.page
 
 

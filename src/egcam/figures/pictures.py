@@ -104,10 +104,15 @@ def is_signed(*maps: Pixels) -> bool:
     return any(bool((values < 0).any()) for values in maps)
 
 
-def draw_picture(axes: Axes, picture: Pixels) -> AxesImage:
+def greyed(picture: Pixels) -> Pixels:
+    """The picture without its colours, as light as before (Rec. 601)."""
+    return np.repeat((picture @ np.array([0.299, 0.587, 0.114], dtype=np.float32))[:, :, None], 3, 2)
+
+
+def draw_picture(axes: Axes, picture: Pixels, interpolation: str = "antialiased") -> AxesImage:
     """The picture itself, filling the axes."""
     _frame(axes, picture.shape[0] / picture.shape[1])
-    return axes.imshow(picture, extent=_WHOLE, aspect="auto", interpolation="antialiased")
+    return axes.imshow(picture, extent=_WHOLE, aspect="auto", interpolation=interpolation)
 
 
 def draw_coarse(axes: Axes, values: Pixels, colors: str | None = None, signed: bool = False) -> AxesImage:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ROW = 0.17
 # Where "worst" lies on a spoke: at the very centre the corners of all methods would meet.
 _HOLE = 0.2
+_RINGS = "outer ring: best of these methods; inner: worst"
 
 
 @style.context()
@@ -74,7 +75,8 @@ def rank_plot(
     highs = [one.high if isfinite(one.high) else one.mean for one in ranks]
     last = max(2, len(ranks), max(highs))
     axes.set_xlim(0.8, last + 0.2)
-    these_numbers(axes.xaxis, [float(tick) for tick in range(1, int(last) + 1)])
+    step = 1 if last <= 8 else 2 if last <= 16 else 5
+    these_numbers(axes.xaxis, [float(tick) for tick in range(1, int(last) + 1, step)])
     axes.grid(visible=True, axis="x")
     axes.set_axisbelow(True)
     sheet.write(note, inches / 2, MARGIN + tall + 0.2, size=style.TEXT)
@@ -141,19 +143,28 @@ def radar(
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     lengths = {name: normalised(panel, metric(name).higher_is_better) for name, panel in panels.items()}
     inches = style.width_in_inches(width)
+    beside = inches >= 5
     side = min(inches, 3.6) - 2 * MARGIN
-    legend = -(-len(methods) // 2) * 0.16 + 0.08 if inches < 5 else 0.0
-    sheet = Sheet(inches, side * 0.86 + legend + 2 * MARGIN)
-    axes = sheet.axes(MARGIN if inches >= 5 else (inches - side) / 2, MARGIN, side, side * 0.86)
+    tall = 0.8 * side
+    names = max(words.width_of(style.label(method), style.SMALL) for method in methods) + 0.5
+    columns = 1 if beside else max(1, min(2, int(inches / names)))
+    legend = 0.0 if beside else -(-len(methods) // columns) * 0.15 + 0.06
+    line = words.height_of(_RINGS, style.SMALL)
+    sheet = Sheet(inches, tall + line + legend + 2 * MARGIN)
+    left = (inches - side - (names if beside else 0)) / 2
+    axes = sheet.axes(left, MARGIN, side, tall)
     _draw_web(axes, list(panels))
     for method, look in style.lines(methods).items():
         _draw_method(axes, method, [lengths[name].get(method, float("nan")) for name in panels], look)
+    sheet.write(_RINGS, left + side / 2, MARGIN + tall, color=style.FAINT)
     handles, labels = axes.get_legend_handles_labels()
-    if inches < 5:
-        place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.0), "ncols": 2}
+    if beside:
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": ((left + side) / inches, 0.5)}
     else:
-        place = {"loc": "center left", "bbox_to_anchor": ((side + 4 * MARGIN) / inches, 0.5)}
-    sheet.page.legend(handles, labels, columnspacing=1.0, handletextpad=0.5, borderaxespad=0.2, **place)
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, MARGIN / sheet.height), "ncols": columns}
+    sheet.page.legend(
+        handles, labels, columnspacing=1.0, handletextpad=0.5, labelspacing=0.25, borderaxespad=0, **place
+    )
     return sheet.page
 
 
@@ -176,22 +187,8 @@ def _draw_web(axes: Axes, names: list[str]) -> None:
         side = "center" if abs(across) < 0.15 else "left" if across > 0 else "right"
         text = f"{metric(name).label} {metric(name).arrow}"
         axes.text(across, up, text, ha=side, va="bottom" if up > 0.9 else "top" if up < -0.9 else "center")
-    # What the rings mean, written between two spokes.
-    for length, text in ((0.0, "worst"), (1.0, "best")):
-        first, second = _spoke(0, count, length), _spoke(1, count, length)
-        middle = (first[0] + second[0]) / 2, (first[1] + second[1]) / 2
-        axes.text(
-            *middle,
-            text,
-            ha="center",
-            va="center",
-            fontsize=style.SMALL,
-            color=style.FAINT,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
-            zorder=1.5,
-        )
     axes.set_aspect("equal")
-    axes.set_xlim(-1.45, 1.45)
+    axes.set_xlim(-1.5, 1.5)
     axes.set_ylim(-1.2, 1.2)
     axes.axis("off")
 
