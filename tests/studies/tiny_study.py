@@ -70,3 +70,20 @@ def numbers(results) -> list:
     for label, table in results.tables.items():
         rows += [(label, row.image, row.method, row.metric, row.value.hex(), row.cause) for row in table.rows]
     return rows
+
+
+class InProcess:
+    """An engine without processes."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after = stop_after
+        self.units = []
+
+    def outcomes(self, job, shards):
+        work = job.open()
+        for shard in shards:
+            for unit in shard:
+                if self.stop_after is not None and len(self.units) == self.stop_after:
+                    raise KeyboardInterrupt
+                self.units.append(unit)
+                yield [work(unit)]

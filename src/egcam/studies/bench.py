@@ -18,7 +18,7 @@ from egcam.evaluation import evaluate
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.models.preprocessing import Preprocessing
-from egcam.studies.config import StudyError, study_from
+from egcam.studies.config import study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
@@ -192,12 +192,11 @@ class Bench:
 
 
 def check_data(study: Study, data: Dataset) -> None:
-    """Refuse data without what the study needs of them."""
-    if study.target == "label" and not data.has_labels:
-        raise StudyError(f'target is "label", and {data.description} has no labels: use target = "prediction"')
-    needing = [one.name for one in study.metrics if "masks" in metric(one.name).needs]
-    if needing and not data.has_masks:
-        raise StudyError(f"{needing[0]} compares maps with masks of the objects, and {data.description} has none")
+    """Refuse data without what the study needs of them, before any work."""
+    if study.target == "label":
+        data.require_labels()
+    if any("masks" in metric(one.name).needs for one in study.metrics):
+        data.require_masks()
 
 
 def _even(curve: Curve) -> Floats:

@@ -137,5 +137,5 @@ def _reference(study: Study, classifier: zoo.Classifier, data: Dataset) -> Any:
     if source in references.MADE_BY_NAME:
         return references.by_name(source, seen.mean, seen.std)
     others = data if source == "data" else open_dataset(DataSpec("folder", source))
-    pool = reference_pool(others, seen, study.data.size, count, study.seed)
+    pool = reference_pool(others, seen, study.data.size, count, study.data.seed)
     return references.Images(pool.to(classifier.device))

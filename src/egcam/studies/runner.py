@@ -106,8 +106,8 @@ def run_study(
     store = Store(out)
     say(f"{data.description}; looking at the models")
     networks = describe_networks(found)
-    store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
     with store.lock(part, wait=wait):
+        store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
         damaged = store.set_damaged_aside()
         images = min(len(data), limit or len(data))
         mine = list(planned(found, images, part))

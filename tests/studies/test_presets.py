@@ -1,0 +1,185 @@
+"""The presets are the paper's tables, and they run: on tiny data, with random weights and few perturbations."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from egcam.studies.config import StudyError, read_study
+from egcam.studies.preset import preset, presets
+from egcam.studies.runner import run_study
+from egcam.studies.specs import MetricSpec
+from studies.tiny_study import InProcess
+
+NINE = [
+    "grad-cam",
+    "grad-cam++",
+    "smooth-grad-cam++",
+    "integrated-grad-cam",
+    "hires-cam",
+    "xgrad-cam",
+    "layer-cam",
+    "score-cam",
+    "ablation-cam",
+]
+LAYERS = {"vgg16": "features.30", "resnet50": "layer4", "alexnet": "features.12"}
+CHANNELS = {"vgg16": 512, "resnet50": 2048, "alexnet": 256}
+ALL = ["vgg16", "resnet50", "alexnet"]
+PAPER = {
+    "paper-faithfulness": ("imagenet", 5000, ALL, ["insertion", "deletion", "insertion-deletion"]),
+    "paper-main": (
+        "imagenet",
+        500,
+        ["vgg16"],
+        [
+            "pixel-flipping",
+            "sufficiency",
+            "infidelity",
+            "local-lipschitz",
+            "max-sensitivity",
+            "avg-sensitivity",
+            "complexity",
+            "sparseness",
+            "faithfulness-estimate",
+            "irof",
+        ],
+    ),
+    "paper-localization": (
+        "coco",
+        500,
+        ALL,
+        ["attribution-localization", "top-k-intersection", "relevance-rank-accuracy", "relevance-mass-accuracy"],
+    ),
+    "paper-stability": (
+        "imagenet",
+        500,
+        ["vgg16", "resnet50"],
+        ["relative-input-stability", "relative-output-stability"],
+    ),
+    "paper-infidelity": ("cifar10", 500, ALL, ["infidelity"]),
+    "paper-runtime": ("cifar10", 100, ["vgg16"], ["running-time"]),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_preset_is_the_papers_table(name):
+    kind, images, models, metrics = PAPER[name]
+    study = read_study(preset(name))
+    assert study.name == name
+    assert (study.data.kind, study.data.images) == (kind, images)
+    assert [(model.name, model.layer, model.weights) for model in study.models] == [
+        (model, LAYERS[model], None) for model in models
+    ]
+    assert [method.name for method in study.methods] == ["expected-grad-cam", "expected-grad-cam-paper", *NINE]
+    assert all(method.method == method.name and not method.options for method in study.methods)
+    assert [metric.name for metric in study.metrics] == metrics
+    assert study.protocol == "paper"
+
+
+def test_details_of_presets():
+    infidelity = read_study(preset("paper-infidelity"))
+    assert infidelity.data.size == 96
+    assert infidelity.metrics[0].options == {"patch": 32}
+    localization = read_study(preset("paper-localization"))
+    assert localization.data.classes == ("zebra", "stop sign")
+    assert localization.target == "label"
+    assert read_study(preset("paper-runtime")).metrics[0].options["repeats"] == 1
+
+
+def test_the_head_says_what_it_costs():
+    head = preset("paper-stability", images=20).splitlines()[:4]
+    assert head[1] == "# 20 images x 2 models x 11 methods = 440 units."
+    assert head[2].startswith("# About 11,859,440 passes")
+    assert head[3] == "# How long that takes here:  egcam study estimate STUDY.toml"
+
+
+def test_data_can_be_named_beforehand(tmp_path):
+    text = preset("paper-faithfulness", data='odd "path"', annotations="a.csv", images=7)
+    data = read_study(text, tmp_path).data
+    assert data.path == str(tmp_path / 'odd "path"')
+    assert data.annotations == str(tmp_path / "a.csv")
+    assert data.images == 7
+
+
+def test_an_unknown_preset():
+    with pytest.raises(StudyError, match="there is no preset 'paper-man'; did you mean 'paper-main'"):
+        preset("paper-man")
+    with pytest.raises(StudyError, match="there is no preset"):
+        preset("../../secrets")
+    assert set(presets()) == {*PAPER, "own-images"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two images of each kind of data, in its own layout."""
+    root = tmp_path_factory.mktemp("data")
+    source = np.random.default_rng(0)
+
+    def picture(size):
+        pixels = source.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+
+    for wnid in ("n01440764", "n02391049"):
+        (root / "ILSVRC2012" / wnid).mkdir(parents=True)
+        for number in range(2):
+            picture((260, 240)).save(root / "ILSVRC2012" / wnid / f"{number}.jpg")
+    np.savez(root / "cifar.npz", x=source.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8), y=np.arange(4))
+    (root / "coco").mkdir()
+    content = {
+        "categories": [{"id": 24, "name": "zebra"}, {"id": 13, "name": "stop sign"}],
+        "images": [],
+        "annotations": [],
+    }
+    for number, category in enumerate((24, 13, 24, 13), 1):
+        picture((300, 260)).save(root / "coco" / f"{number}.jpg")
+        content["images"].append({"id": number, "file_name": f"{number}.jpg", "width": 300, "height": 260})
+        box = [100, 80, 200, 80, 200, 180, 100, 180]
+        content["annotations"].append(
+            {"id": number, "image_id": number, "category_id": category, "segmentation": [box], "iscrowd": 0}
+        )
+    (root / "instances.json").write_text(json.dumps(content))
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAPER)
+def test_a_preset_runs_with_its_own_networks(data, tmp_path, name):
+    pytest.importorskip("torchvision", reason="the paper's networks come from torchvision")
+    where = {"imagenet": "ILSVRC2012", "cifar10": "cifar.npz", "coco": "coco"}[PAPER[name][0]]
+    annotations = str(data / "instances.json") if where == "coco" else None
+    study = read_study(preset(name, data=str(data / where), annotations=annotations, images=2))
+    assert {method.name for method in study.methods} >= {"grad-cam", "layer-cam"}
+    few = {"step": 25088, "samples": 1, "n_segments": 4}
+    study = replace(
+        study,
+        models=tuple(replace(model, weights="random") for model in study.models),
+        methods=tuple(method for method in study.methods if method.name in ("grad-cam", "layer-cam")),
+        metrics=tuple(MetricSpec(one.name, {**one.options, **_taken(one.name, few)}) for one in study.metrics),
+        reference=replace(study.reference, count=2),
+    )
+    results = run_study(study, tmp_path / "out", engine=InProcess())
+    assert not results.failures
+    assert {label: record.layer for label, record in results.source.manifest.models.items()} == {
+        model: LAYERS[model] for model in PAPER[name][2]
+    }
+    for table in results.tables.values():
+        assert len(table.rows) == 2 * 2 * len(study.metrics)
+        # Random weights can give a zero map, which has no score; then the table says so.
+        assert all(np.isfinite(row.value) or row.cause for row in table.rows)
+
+
+def _taken(metric, options):
+    from inspect import signature
+
+    from egcam.metrics.registry import metric as called
+
+    return {key: value for key, value in options.items() if key in signature(called(metric).function).parameters}
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_known_channels(model):
+    from egcam.studies import cost
+
+    assert cost.CHANNELS[model, LAYERS[model]] == CHANNELS[model]
