@@ -34,7 +34,11 @@ _PANELS: tuple[tuple[Quantity, str], ...] = (
     ("probability", "Softmax score (▲: 90%)"),
     ("gradient", "Gradient length ÷ mean"),
 )
-_BOUNDS: dict[Quantity, tuple[float, float]] = {"cosine": (-1, 1), "probability": (0, 1)}
+_BOUNDS: dict[Quantity, tuple[float, float]] = {
+    "cosine": (-1, 1),
+    "probability": (0, 1),
+    "gradient": (0, np.inf),
+}
 _GAP = 0.06
 _LINE = 0.13
 
@@ -98,7 +102,7 @@ def _draw_curve(axes: Axes, one: Saturation, quantity: Quantity, number: int, im
     if len(values) > 1:
         low, high = _BOUNDS.get(quantity, (-np.inf, np.inf))
         spread = 2 * values.std(0)
-        # Two deviations know nothing of bounds; a score below 0 or above 1 does not exist.
+        # Two deviations know nothing of bounds: there is no score above 1 and no length below 0.
         below, above = (middle - spread).clamp(low, high), (middle + spread).clamp(low, high)
         axes.fill_between(a, below, above, facecolor=color, alpha=0.13, linewidth=0, zorder=1)
         for edge in (below, above):
@@ -114,7 +118,7 @@ def _draw_curve(axes: Axes, one: Saturation, quantity: Quantity, number: int, im
 
 def _set_heights(axes: Axes, quantity: Quantity) -> None:
     low, high = axes.get_ylim()
-    if quantity in _BOUNDS:
+    if quantity in ("cosine", "probability"):
         axes.set_ylim(min(0.0, low), 1.03)
         these_numbers(axes.yaxis, [0, 0.5, 1])
     elif quantity == "gradient":
