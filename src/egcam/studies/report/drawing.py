@@ -124,8 +124,9 @@ def _legend_room(content: Content, methods: Sequence[str]) -> float:
     """How wide a name may be, in inches: as it is where both columns fit side by side, else half of what there is."""
     half = -(-len(methods) // 2)
     columns = [part for part in (methods[:half], methods[half:]) if part]
-    available = style.COLUMN_WIDTH - 0.45 * len(columns)
-    needed = sum(_names_width(content, part) for part in columns)
+    # Beside each name stands its line.
+    available = style.COLUMN_WIDTH - 0.36 * len(columns)
+    needed = sum(_names_width(content, part) - _GAP for part in columns)
     return _LONGEST_NAME if needed <= available else available / 2
 
 
