@@ -62,7 +62,7 @@ def convergence(
     line = words.height_of("x", style.SMALL)
     plot = min(0.55 * inches, 2.2)
     left, below, legend = 0.55, 0.36, 2 * line + 0.16
-    sheet = Sheet(inches, 0.06 + plot + below + legend + line + tall + 2 * MARGIN)
+    sheet = Sheet(inches, 0.06 + plot + below + legend + line + tall + 0.05 + 2 * MARGIN)
     axes = sheet.axes(left, 0.06, inches - left - 0.08, plot)
     _draw_errors(axes, data)
     handles, labels = axes.get_legend_handles_labels()
