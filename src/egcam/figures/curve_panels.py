@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +43,11 @@ class MeanCurve:
     area: float
 
 
-def mean_curve(curve: Curve, level: float = 0.95) -> MeanCurve:
-    """The mean over images at every point, with its normal interval: mean ± z s / sqrt(N), s the sample's deviation.
+def mean_curve(curve: Curve, level: float = 0.95, *, resamples: int = 2000, seed: int = 0) -> MeanCurve:
+    """The mean over images at every point, with its percentile bootstrap interval over images, as tables have it.
 
-    Curves whose points differ between images are read off at the points of them all, by straight lines between.
+    Such an interval never leaves the range of the scores: that of a probability stays between 0 and 1. Curves whose
+    points differ between images are read off at the points of them all, by straight lines between.
 
     Example:
         >>> import torch
@@ -66,10 +66,15 @@ def mean_curve(curve: Curve, level: float = 0.95) -> MeanCurve:
         common = np.unique(places)
         heights = np.stack([np.interp(common, own, row) for own, row in zip(places, heights, strict=True)])
     mean = heights.mean(0)
-    error = heights.std(0, ddof=1) / len(heights) ** 0.5 if len(heights) > 1 else np.zeros_like(mean)
-    reach = NormalDist().inv_cdf((1 + level) / 2) * error
+    low = high = mean
+    count = len(heights)
+    if count > 1:
+        drawn = np.random.default_rng(seed).integers(0, count, (resamples, count))
+        # How often each image is drawn says as much as which ones, and makes the means one product.
+        often = np.stack([(drawn == image).sum(1) for image in range(count)], 1)
+        low, high = np.quantile(often @ heights / count, [(1 - level) / 2, (1 + level) / 2], axis=0)
     area = float(torch.trapezoid(scores.double(), fractions.double(), dim=1).mean())
-    return MeanCurve(common, mean, mean - reach, mean + reach, area)
+    return MeanCurve(common, mean, low, high, area)
 
 
 @style.context()
