@@ -366,3 +366,13 @@ def test_input_error_of_a_single_image_is_a_cause_not_an_end():
     table = evaluate(scene.model, scene.images, METHODS, ["infidelity"], metric_options={"infidelity": {"patch": 50}})
     assert values(table, "bright", "infidelity").isnan().all()
     assert "does not fit" in table.to_markdown()
+
+
+def test_rounding_is_no_difference():
+    values = {"a": [0.5, 0.25, 0.125], "b": [0.5 + 2e-8, 0.25 + 1e-8, 0.125 + 1e-8], "c": [0.6, 0.35, 0.225]}
+    rows = [Row(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])]
+    table = Table(tuple(rows), tuple(values), ("deletion",))
+    lines = table.summary("a").set_index("method")
+    assert lines["rank"].tolist() == [1.0, 1.0, 3.0]
+    assert lines.loc["b", ["difference", "difference_low", "difference_high"]].tolist() == [0.0, 0.0, 0.0]
+    assert lines.loc["c", "difference"] == pytest.approx(0.1)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
+ROUNDING = 1e-6
+
 
 @dataclass(frozen=True)
 class Row:
@@ -97,7 +99,7 @@ class Table:
             ranks = _ranks([_mean(scores[method]) for method in self.methods], metric_called(name).higher_is_better)
             for method, rank in zip(self.methods, ranks, strict=True):
                 low, high = _interval(scores[method], level, resamples, seed)
-                difference = scores[method] - scores[against]
+                difference = paired_difference(scores[method], scores[against])
                 difference_low, difference_high = _interval(difference, level, resamples, seed)
                 lines.append(
                     {
@@ -217,10 +219,34 @@ def _interval(values: Values, level: float, resamples: int, seed: int) -> tuple[
     return float(low), float(high)
 
 
+def paired_difference(scores: Values, others: Values) -> Values:
+    """(N,) scores less others; 0 where they differ by no more than rounding, a millionth of the larger.
+
+    Two methods that are the same by mathematics, such as Grad-CAM and HiRes-CAM before a linear head, add up the same
+    numbers in another order; however sure, a difference of 1e-8 is none.
+
+    Example:
+        >>> paired_difference(np.array([0.5, 0.3]), np.array([0.5 + 1e-8, 0.2])).round(3).tolist()
+        [0.0, 0.1]
+    """
+    difference = scores - others
+    return np.where(np.abs(difference) <= ROUNDING * np.maximum(np.abs(scores), np.abs(others)), 0.0, difference)
+
+
+def significant(values: Values) -> Values:
+    """Values to six significant digits: what is equal then shares a rank.
+
+    Example:
+        >>> significant(np.array([0.12345678, np.nan, 0.0, 12345678.0])).tolist()
+        [0.123457, nan, 0.0, 12345700.0]
+    """
+    return np.array([float(f"{value:.6g}") for value in np.ravel(values)]).reshape(np.shape(values))
+
+
 def _ranks(means: Iterable[float], higher_is_better: bool) -> list[float]:
-    """1 for the best; equal means share a rank; NaN for a missing one."""
-    listed = list(means)
-    signed = [-mean if higher_is_better else mean for mean in listed]
+    """1 for the best; means that are equal but for rounding share a rank; NaN for a missing one."""
+    listed = significant(np.array(list(means)))
+    signed = [-mean if higher_is_better else mean for mean in listed.tolist()]
     return [1.0 + sum(other < own for other in signed) if isfinite(own) else nan for own in signed]
 
 

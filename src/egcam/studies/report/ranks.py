@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Table
+from egcam.metrics.tables import Table, significant
 from egcam.studies.report.intervals import Array, ends, means, resampled_means
 
 
@@ -52,8 +52,8 @@ def ranking(tables: Sequence[Table]) -> Ranking | None:
         for metric in metrics:
             scores = np.stack([table.values(method, metric) for method in methods], 1)
             sign = -1.0 if metric_called(metric).higher_is_better else 1.0
-            found.append(places(sign * means(scores)[None])[0])
-            drawn.append(places(sign * resampled_means(scores)))
+            found.append(places(sign * significant(means(scores))[None])[0])
+            drawn.append(places(sign * _rounded(resampled_means(scores))))
     mean = np.mean(found, axis=0)
     low, high = ends(np.mean(drawn, axis=0))
     if min(len(table.values(methods[0], table.metrics[0])) for table in tables) < 2:
@@ -61,6 +61,13 @@ def ranking(tables: Sequence[Table]) -> Ranking | None:
     order = np.argsort(mean, kind="stable")
     counted = tuple(dict.fromkeys(metric for some in shared for metric in some))
     return Ranking(tuple(methods[place] for place in order), mean[order], low[order], high[order], counted)
+
+
+def _rounded(drawn: Array) -> Array:
+    """Means of thousands of draws to about six digits of their column's size, so that ties stay ties."""
+    size = np.nanmax(np.abs(drawn)) if np.isfinite(drawn).any() else 0.0
+    digits = 6 - int(np.floor(np.log10(size))) if size > 0 else 6
+    return np.asarray(np.round(drawn, digits))
 
 
 def _shared_metrics(table: Table, methods: Sequence[str]) -> list[str]:

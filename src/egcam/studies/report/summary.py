@@ -11,7 +11,7 @@ import numpy as np
 
 from egcam.errors import MethodError, near_misses
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Table
+from egcam.metrics.tables import Table, paired_difference, significant
 from egcam.studies.report.intervals import Array, intervals, means
 
 Verdict = Literal["ahead", "behind", "no difference shown", "no score", "too few images", "baseline"]
@@ -87,7 +87,8 @@ def summarised(table: Table, baseline: str) -> Summary:
     scores = np.stack([table.values(method, metric) for metric, method in keys], 1)
     against = np.stack([table.values(baseline, metric) for metric, _ in keys], 1)
     average, (low, high) = means(scores), intervals(scores)
-    difference, (difference_low, difference_high) = means(scores - against), intervals(scores - against)
+    apart_by = paired_difference(scores, against)
+    difference, (difference_low, difference_high) = means(apart_by), intervals(apart_by)
     held = np.isfinite(scores).sum(0)
     ranks = _ranks(table, average)
     lines = []
@@ -133,6 +134,6 @@ def _ranks(table: Table, average: Array) -> list[float]:
     count = len(table.methods)
     for place, metric in enumerate(table.metrics):
         sign = -1.0 if metric_called(metric).higher_is_better else 1.0
-        signed = sign * average[place * count : (place + 1) * count]
+        signed = sign * significant(average[place * count : (place + 1) * count])
         found += [1.0 + float((signed < own).sum()) if isfinite(own) else nan for own in signed]
     return found
