@@ -37,11 +37,18 @@ from egcam.models.layers import find_layer
 from egcam.registry import explain, methods, register
 
 if TYPE_CHECKING:
-    from egcam import metrics
+    from egcam import figures, metrics, studies
     from egcam.evaluation import evaluate
     from egcam.models import zoo
+    from egcam.studies.saturation.measure import saturation
 
-_LAZY = {"metrics": "egcam.metrics", "evaluate": "egcam.evaluation", "zoo": "egcam.models.zoo"}
+_LAZY_MODULES = {
+    "figures": "egcam.figures",
+    "metrics": "egcam.metrics",
+    "studies": "egcam.studies",
+    "zoo": "egcam.models.zoo",
+}
+_LAZY_NAMES = {"evaluate": "egcam.evaluation", "saturation": "egcam.studies.saturation.measure"}
 
 __all__ = [
     "AblationCAM",
@@ -75,21 +82,25 @@ __all__ = [
     "errors",
     "evaluate",
     "explain",
+    "figures",
     "find_layer",
     "methods",
     "metrics",
     "references",
     "register",
+    "saturation",
+    "studies",
     "zoo",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Load what most callers do not need only when it is asked for."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'egcam' has no attribute {name!r}")
-    module = import_module(_LAZY[name])
-    return module if name in ("metrics", "zoo") else getattr(module, name)
+    if name in _LAZY_MODULES:
+        return import_module(_LAZY_MODULES[name])
+    if name in _LAZY_NAMES:
+        return getattr(import_module(_LAZY_NAMES[name]), name)
+    raise AttributeError(f"module 'egcam' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

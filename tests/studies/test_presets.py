@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from egcam.studies.config import StudyError, read_study
-from egcam.studies.preset import preset, presets
+from egcam.studies.preset_files import preset, presets
 from egcam.studies.runner import run_study
 from egcam.studies.specs import MetricSpec
 from studies.tiny_study import InProcess

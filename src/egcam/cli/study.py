@@ -16,12 +16,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from egcam.cli.console import DONE, SOME_FAILED, note, out, print_json, say
 from egcam.studies.config import load_study
 from egcam.studies.cost import unit_passes
-from egcam.studies.estimate import Estimate, estimate, estimated
+from egcam.studies.estimation import Estimate, estimate, estimated
 from egcam.studies.outcomes import Outcome
 from egcam.studies.plan import read_part
-from egcam.studies.preset import preset, presets
+from egcam.studies.preset_files import preset, presets
+from egcam.studies.progress import duration, status
 from egcam.studies.runner import Agenda, Watcher, run_study
-from egcam.studies.status import duration, status
 
 STOPPED = 130
 _TOLD_EVERY = 30.0

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from egcam.studies.outcomes import Unit
-from egcam.studies.status import duration, status
+from egcam.studies.progress import duration, status
 from studies.results_in_memory import METHODS, made, study
 
 
