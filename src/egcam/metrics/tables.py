@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
 ROUNDING = 1e-6
+_DRAWN_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,10 @@ def _interval(values: Values, level: float, resamples: int, seed: int) -> tuple[
     if len(finite) < 2:
         return nan, nan
     source = np.random.default_rng(seed)
-    means = np.array([finite[source.integers(0, len(finite), len(finite))].mean() for _ in range(resamples)])
+    # A few at a time: all draws of a large study at once would fill the memory.
+    step = max(1, _DRAWN_AT_ONCE // len(finite))
+    sizes = [min(step, resamples - done) for done in range(0, resamples, step)]
+    means = np.concatenate([finite[source.integers(0, len(finite), (size, len(finite)))].mean(1) for size in sizes])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
