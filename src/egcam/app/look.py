@@ -1,0 +1,71 @@
+"""How the page looks: colours, spacing, and the little script it needs. Nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
+
+# Paste an image anywhere; let screen readers hear the status line; name what Gradio leaves unnamed.
+SCRIPT = """
+() => {
+  document.documentElement.lang = 'en';
+  document.addEventListener('paste', (event) => {
+    const image = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith('image/'));
+    const input = document.querySelector('#drop input[type=file]');
+    if (!image || !input) return;
+    const files = new DataTransfer();
+    files.items.add(image);
+    input.files = files.files;
+    input.dispatchEvent(new Event('change', { bubbles: true }));
+  });
+  const status = document.querySelector('#status');
+  status?.setAttribute('role', 'status');
+  status?.setAttribute('aria-live', 'polite');
+}
+"""
+
+# Hands a file that is ready to the browser's own download.
+DOWNLOAD = """
+(file) => {
+  if (!file?.url) return;
+  const link = document.createElement('a');
+  link.href = file.url;
+  link.download = file.orig_name ?? 'egcam';
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+"""
+
+
+def stylesheet(thumbnails: Mapping[str, str]) -> str:
+    """The page's CSS; `thumbnails` are data URLs of the samples' pictures, by name."""
+    shade = "linear-gradient(transparent 55%, rgb(0 0 0 / .65))"
+    pictures = [
+        f'#sample-{name} {{ background-image: {shade}, url("{url}") !important; }}' for name, url in thumbnails.items()
+    ]
+    return Path(__file__).with_name("page.css").read_text(encoding="utf-8") + "\n".join(pictures)
+
+
+def theme() -> Any:
+    """Gradio's plain theme in the system's own letters, with colours dark enough to read."""
+    import gradio as gr
+
+    made = gr.themes.Default(
+        primary_hue="blue", secondary_hue="blue", neutral_hue="slate", font=FONTS, font_mono=MONOSPACED
+    )
+    return made.set(
+        button_primary_background_fill="#005a8c",
+        button_primary_background_fill_hover="#004870",
+        button_primary_background_fill_dark="#0b6fa8",
+        button_primary_background_fill_hover_dark="#0072b2",
+        button_primary_text_color="white",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+    )

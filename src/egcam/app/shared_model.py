@@ -1,0 +1,114 @@
+"""The one thing all sessions share: the network, read-only and used by one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from egcam.errors import LayerError
+from egcam.models.layers import Call, Trace, dry_run, last_spatial_layer
+from egcam.models.zoo import Classifier
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """A layer that can be explained: its name and the (channels, height, width) it puts out."""
+
+    name: str
+    shape: tuple[int, int, int]
+
+    @property
+    def label(self) -> str:
+        """The layer as the page lists it."""
+        channels, height, width = self.shape
+        return f"{self.name} ({height} × {width} places, {channels} channels)"
+
+
+@dataclass(frozen=True, eq=False)
+class SharedModel:
+    """The classifier, what can be chosen of it, and the lock that whoever runs it or draws holds.
+
+    Args:
+        classifier: the network.
+        layers: those that can be explained, in the order they run.
+        classes: one name for each output.
+        lock: held while the network runs. matplotlib's settings are global, too: figures are drawn under it.
+    """
+
+    classifier: Classifier
+    layers: tuple[LayerChoice, ...]
+    classes: tuple[str, ...]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def layer(self) -> str:
+        """The layer explained unless another is chosen."""
+        assert self.classifier.layer is not None
+        return self.classifier.layer
+
+
+def share(classifier: Classifier, layer: str | None = None) -> SharedModel:
+    """Look through a network once, so that the page can list its layers and classes.
+
+    Args:
+        classifier: the network.
+        layer: where to explain unless the visitor chooses otherwise; found if not given.
+
+    Example:
+        >>> from torch import nn
+        >>> from egcam.models.preprocessing import Preprocessing
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+        >>> shared = share(Classifier(net, "small", ["cat", "dog"], Preprocessing((8, 8), 8)))
+        >>> [choice.name for choice in shared.layers], shared.layer, shared.classes
+        (['0', '1'], '1', ('cat', 'dog'))
+    """
+    height, width = classifier.size
+    channels = len(classifier.preprocessing.mean)
+    trace = dry_run(classifier.model, torch.zeros(1, channels, height, width, device=classifier.device))
+    wanted = layer or classifier.layer or last_spatial_layer(trace)
+    found = _layer_choices(trace, wanted)
+    names = tuple(_class_label(classifier, index) for index in range(trace.classes or 0))
+    return SharedModel(replace(classifier, layer=wanted), found, names)
+
+
+def _layer_choices(trace: Trace, wanted: str) -> tuple[LayerChoice, ...]:
+    """The outermost modules that put out feature maps, and the wanted one.
+
+    A module that takes the image itself and holds others (`features` of VGG) spans the network: what is in it counts.
+    """
+    times = Counter(call.name for call in trace.calls)
+    spatial = [call for call in trace.calls if _has_places(call) and times[call.name] == 1]
+    holders = {call.name for call in spatial if any(other.name.startswith(call.name + ".") for other in spatial)}
+    spans = {call.name for call in spatial if call.name in holders and trace.image in call.inputs}
+    parts = [call for call in spatial if call.name not in spans]
+    names = {call.name for call in parts}
+    outermost = [call for call in parts if not any(_is_inside(call.name, name) for name in names)]
+    kept = {call.name: call for call in outermost}
+    for call in spatial:
+        if call.name == wanted.partition(":")[0]:
+            kept.setdefault(wanted, call)
+    if wanted not in kept:
+        calls = [call for call in trace.calls if call.name == wanted.partition(":")[0] and len(call.shape) == 4]
+        if not calls:
+            known = ", ".join(list(kept)[-3:])
+            raise LayerError(f"layer {wanted!r} puts out no feature maps, or is not in this network; try {known}")
+        kept[wanted] = calls[-1]
+    ordered = sorted(kept.items(), key=lambda item: item[1].finished)
+    return tuple(LayerChoice(name, (call.shape[1], call.shape[2], call.shape[3])) for name, call in ordered)
+
+
+def _has_places(call: Call) -> bool:
+    plain = bool(call.name) and not call.pooling and not call.in_attention
+    return plain and len(call.shape) == 4 and call.shape[0] == 1 and call.shape[2] * call.shape[3] > 1
+
+
+def _is_inside(name: str, other: str) -> bool:
+    return name.startswith(other + ".")
+
+
+def _class_label(classifier: Classifier, index: int) -> str:
+    """The class's first name, or "class 7"."""
+    return classifier.class_name(index)

@@ -1,0 +1,48 @@
+"""`egcam app`: the page in the browser, until Ctrl-C."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+from egcam.cli.console import note, say
+from egcam.cli.inputs import read_classes
+from egcam.cli.lists import _summary
+from egcam.errors import InputError, require
+
+_LARGEST_UPLOAD = 1000.0
+
+
+def run_app(
+    *,
+    model: str,
+    weights: str | None,
+    classes: Path | None,
+    device: str | None,
+    layer: str | None,
+    host: str,
+    port: int,
+    max_upload: float,
+    open_page: bool,
+) -> None:
+    """Serve the page until Ctrl-C; nothing of it is left then."""
+    require("gradio", "app", "the page")
+    if not 0 < max_upload <= _LARGEST_UPLOAD:
+        raise InputError(f"--max-upload is in megabytes, up to {_LARGEST_UPLOAD:g}; not {max_upload:g}")
+    from egcam.app.guard import is_local
+    from egcam.app.limits import Limits
+    from egcam.app.server import serve, wait
+    from egcam.models.zoo import load
+    from egcam.registry import methods
+
+    classifier = load(model, weights, device, read_classes(classes))
+    if not is_local(host):
+        note(f"anyone who can reach {host} can use this page: there is no password, and nothing is encrypted")
+    summaries = {name: _summary(name) for name in methods()}
+    limits = Limits(megabytes=max_upload)
+    with serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries) as running:
+        say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")
+        if open_page:
+            webbrowser.open(running.url)
+        wait()
+    say("egcam: the page is closed, and its temporary files are gone")
