@@ -24,7 +24,7 @@ class Frames:
     Example:
         >>> frames = Frames()
         >>> sent = pack("one") + pack("two")
-        >>> list(frames.feed(sent[:20])), list(frames.feed(sent[20:]))
+        >>> list(frames.feed(sent[:-2])), list(frames.feed(sent[-2:]))
         (['one'], ['two'])
     """
 
