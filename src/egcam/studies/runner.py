@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ from egcam.studies.store import Store
 
 FACTORY = "egcam.studies.bench:open_bench"
 _CONTENTS_READ = 32
+# How many there are is the engine's business; shards for this many suit a large cluster and cost a small machine little.
+_MANY_WORKERS = 64
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def run_study(
 
 def _work(agenda: Agenda, store: Store, engine: Engine, workers: int | None, watcher: Watcher) -> None:
     study = agenda.study
-    size = shard_size(len(agenda.todo), workers or os.cpu_count() or 1, len(study.methods))
+    size = shard_size(len(agenda.todo), workers or _MANY_WORKERS, len(study.methods))
     with (
         Saver(store.write) as saver,
         closing(_stream(engine, job_of(study), shards(agenda.todo, size))) as stream,
