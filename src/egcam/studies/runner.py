@@ -27,7 +27,7 @@ from egcam.studies.store import Store
 
 FACTORY = "egcam.studies.bench:open_bench"
 _CONTENTS_READ = 32
-# How many there are is the engine's business; shards for this many suit a large cluster and cost a small machine little.
+# How many there are is the engine's business; shards for this many suit a cluster and cost a small machine little.
 _MANY_WORKERS = 64
 
 
