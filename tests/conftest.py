@@ -1,9 +1,11 @@
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-torch.set_num_threads(2)
+# Side by side (-n), each process gets one core.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 
 @pytest.fixture
