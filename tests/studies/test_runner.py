@@ -11,7 +11,8 @@ from egcam.images import read_image
 from egcam.models.zoo import load
 from egcam.references import Images
 from egcam.studies.bench import open_bench
-from egcam.studies.config import as_dict, load_study
+from egcam.studies.config import StudyError, as_dict, load_study
+from egcam.studies.cost import study_passes
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import DataError
 from egcam.studies.geometry import reference_pool
@@ -227,3 +228,24 @@ def test_a_unit_does_not_depend_on_those_before_it(folder):
         alone = open_bench(config)(unit)
         assert [score.value for score in alone.scores] == [score.value for score in together[unit].scores]
         np.testing.assert_array_equal(alone.coarse, together[unit].coarse)
+
+
+def test_a_method_may_have_a_reference_of_its_own(tmp_path):
+    text = STUDY.replace('["grad-cam", "expected", "layer-cam"]', '["expected", "black", "data"]').replace(
+        "[method.expected]",
+        '[method.black]\nmethod = "expected-grad-cam"\nsamples = 4\nreference = "black"\n'
+        '[method.data]\nmethod = "expected-grad-cam"\nsamples = 4\nreference = "data"\n[method.expected]',
+    )
+    study = load_study(write_study(tmp_path, text=text))
+    bench = open_bench(as_dict(study))
+    coarse = {method: bench(Unit("a", method, 1)).coarse for method in ("expected", "black", "data")}
+    np.testing.assert_array_equal(coarse["data"], coarse["expected"])
+    classifier = bench.network("a").classifier
+    image = classifier.preprocess(bench.data[1].image)[None]
+    black = egcam.references.black(classifier.preprocessing.mean, classifier.preprocessing.std)
+    cam = egcam.ExpectedGradCAM(classifier.model, "4", reference=black, samples=4)
+    np.testing.assert_allclose(coarse["black"], cam(image).maps[0].numpy(), rtol=1e-5)
+    assert not np.allclose(coarse["black"], coarse["data"], rtol=1e-2)
+    assert study_passes(study, 1, {"a": 16, "b": 16}, {"a": 8, "b": 6}) > 0
+    with pytest.raises(StudyError, match=r"method.black.reference is 'blak'.* did you mean 'black'"):
+        load_study(write_study(tmp_path, text=text.replace('"black"\n[', '"blak"\n[')))

@@ -141,11 +141,9 @@ class Bench:
             names,
             target=torch.tensor([image.target], device=image.images.device),
             masks=image.masks,
-            reference=network.reference,
             seed=self.study.seed,
             protocol=self.study.protocol,
-            layer=network.layer,
-            method_options={spec.name: spec.options},
+            method_options={spec.name: network.options(spec)} if by_name else None,
             metric_options={one.name: one.options for one in self._each if one.options},
             batch_size=self.study.batch_size,
             curves=True,
@@ -164,11 +162,8 @@ class Bench:
 
     def _explainer(self, network: Network, spec: MethodSpec) -> Any:
         if spec.name not in network.explainers:
-            takes = registry.takes(spec.method)
-            usual = {"reference": network.reference, "layer": network.layer, "seed": self.study.seed}
-            given = {key: value for key, value in usual.items() if value is not None and key in takes}
             network.explainers[spec.name] = registry.create(
-                spec.method, network.classifier.model, **{**given, **spec.options}
+                spec.method, network.classifier.model, **network.options(spec)
             )
         return network.explainers[spec.name]
 

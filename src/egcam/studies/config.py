@@ -36,7 +36,7 @@ _DATA = tuple(field.name for field in fields(DataSpec))
 _REFERENCE = ("source", "count")
 _RUN = ("batch_size", "threads", "device", "maps", "examples", "plugins")
 _GIVEN_TO_METRICS = ("model", "images", "heatmaps", "masks", "explainer", "target", "seed", "protocol", "batch_size")
-_GIVEN_TO_METHODS = ("layer", "reference", "seed")
+_GIVEN_TO_METHODS = ("layer", "seed")
 
 
 class StudyError(EgcamError):
@@ -135,8 +135,9 @@ def identity(study: Study) -> dict[str, Any]:
         one["weights"] = one["weights"] if one["weights"] in (None, RANDOM) else "a file"
         one["name"] = Path(one["name"]).name if ".py" in one["name"] else one["name"]
         one.pop("classes")
-    if _is_path(values["reference"]["source"]):
-        values["reference"]["source"] = "a folder"
+    for where, key in ((values["reference"], "source"), *((one["options"], "reference") for one in values["methods"])):
+        if _is_path(where.get(key, "")):
+            where[key] = "a folder"
     for key in ("title", "maps", "examples", "plugins"):
         values.pop(key)
     return values
@@ -166,7 +167,7 @@ def _study(content: Mapping[str, Any], folder: Path) -> Study:
     _known(run, _RUN, "run.")
     plugins = tuple(_path(one, folder) for one in _strings(run, "plugins", "run.", ()))
     import_plugins(plugins)
-    methods = _methods(content)
+    methods = _methods(content, folder)
     metrics = _metrics(content)
     data = _data(_table(content, "data", needed="which images?"), folder)
     _check_masks(metrics, data)
@@ -241,27 +242,30 @@ def _data(table: Mapping[str, Any], folder: Path) -> DataSpec:
 
 def _reference(table: Mapping[str, Any], folder: Path) -> ReferenceSpec:
     _known(table, _REFERENCE, "reference.")
-    source = _text(table, "source", "reference.", "data")
-    known = ("data", *MADE_BY_NAME)
-    if source not in known:
-        path = _path(source, folder)
-        if not _is_path(source) and not Path(path).exists():
-            raise StudyError(
-                f"reference.source is {source!r}, which is neither a folder nor a known name; "
-                f"{near_misses(source, known)}"
-            )
-        source = path
+    source = _source(_text(table, "source", "reference.", "data"), "reference.source", folder)
     return ReferenceSpec(source, _number(table, "count", "reference.", 64))
 
 
-def _methods(content: Mapping[str, Any]) -> tuple[MethodSpec, ...]:
+def _source(source: Any, where: str, folder: Path) -> str:
+    """What references are drawn from: "data", one of egcam's own by name, or a folder."""
+    known = ("data", *MADE_BY_NAME)
+    if source in known:
+        return str(source)
+    if isinstance(source, str) and (_is_path(source) or Path(_path(source, folder)).exists()):
+        return _path(source, folder)
+    raise StudyError(
+        f"{where} is {source!r}, which is neither a folder nor a known name; {near_misses(str(source), known)}"
+    )
+
+
+def _methods(content: Mapping[str, Any], folder: Path) -> tuple[MethodSpec, ...]:
     names = _strings(content, "methods", "", None)
     tables = _table(content, "method")
     _known(tables, names, "method.", "an entry of methods")
-    return tuple(_method(name, _table(tables, name, "method.")) for name in names)
+    return tuple(_method(name, _table(tables, name, "method."), folder) for name in names)
 
 
-def _method(name: str, options: Mapping[str, Any]) -> MethodSpec:
+def _method(name: str, options: Mapping[str, Any], folder: Path) -> MethodSpec:
     base = _text(options, "method", f"method.{name}.", name)
     try:
         known = sorted(registry.takes(base) - set(_GIVEN_TO_METHODS))
@@ -270,6 +274,8 @@ def _method(name: str, options: Mapping[str, Any]) -> MethodSpec:
         raise StudyError(f"{where}: {error}") from error
     own = {key: value for key, value in options.items() if key != "method"}
     _known(own, known, f"method.{name}.", f"an option of {base}")
+    if "reference" in own:
+        own["reference"] = _source(own["reference"], f"method.{name}.reference", folder)
     return MethodSpec(name, base, own)
 
 

@@ -30,7 +30,8 @@ def explanation_passes(spec: MethodSpec, channels: int) -> int:
     """
     if spec.method == "score-cam":
         return 1 + channels
-    return registry.create(spec.method, nn.Identity(), **spec.options).passes
+    options = {key: value for key, value in spec.options.items() if key != "reference"}
+    return registry.create(spec.method, nn.Identity(), **options).passes
 
 
 def unit_passes(study: Study, method: MethodSpec, channels: int, size: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from egcam import references
+from egcam import references, registry
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
@@ -21,7 +21,7 @@ from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.geometry import reference_pool, resized_preprocessing
 from egcam.studies.manifest import ModelRecord, state_checksum
-from egcam.studies.specs import DataSpec, ModelSpec, Study
+from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, Study
 
 _PROBED = 4
 
@@ -34,20 +34,40 @@ class Network:
         spec: which.
         classifier: the model and what belongs to it.
         preprocessing: how it gets the study's images.
-        reference: what Expected Grad-CAM compares with.
+        study: what it belongs to.
+        data: the study's images.
         explainers: made so far, by method.
+        references: made so far, by source.
     """
 
     spec: ModelSpec
     classifier: zoo.Classifier
     preprocessing: Preprocessing
-    reference: Any
+    study: Study
+    data: Dataset
     explainers: dict[str, Any] = field(default_factory=dict)
+    references: dict[str, Any] = field(default_factory=dict)
 
     @property
     def layer(self) -> str | None:
         """Where it is explained, or None where egcam finds the layer."""
         return self.spec.layer or self.classifier.layer
+
+    def options(self, method: MethodSpec) -> dict[str, Any]:
+        """What a method is made with: the study's layer, reference and seed where it takes them, and its own."""
+        source = method.options.get("reference", self.study.reference.source)
+        usual = {"layer": self.layer, "seed": self.study.seed}
+        takes = registry.takes(method.method)
+        given = {key: value for key, value in usual.items() if value is not None and key in takes}
+        # Drawn only for methods that compare with references: reading a pool takes a while.
+        reference = {"reference": self.reference(source)} if "reference" in takes else {}
+        return {**given, **method.options, **reference}
+
+    def reference(self, source: str) -> Any:
+        """What Expected Grad-CAM compares with."""
+        if source not in self.references:
+            self.references[source] = _reference(self.study, source, self.classifier, self.data)
+        return self.references[source]
 
 
 @dataclass(frozen=True)
@@ -70,9 +90,9 @@ class Described:
 
 
 def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
-    """A model of the study with its references."""
+    """A model of the study, ready to be explained."""
     classifier, preprocessing = _loaded(study, spec)
-    return Network(spec, classifier, preprocessing, _reference(study, classifier, data))
+    return Network(spec, classifier, preprocessing, study, data)
 
 
 def describe_networks(study: Study) -> dict[str, Described]:
@@ -131,11 +151,10 @@ def _pinned(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _reference(study: Study, classifier: zoo.Classifier, data: Dataset) -> Any:
-    source, count = study.reference.source, study.reference.count
+def _reference(study: Study, source: str, classifier: zoo.Classifier, data: Dataset) -> Any:
     seen = classifier.preprocessing
     if source in references.MADE_BY_NAME:
         return references.by_name(source, seen.mean, seen.std)
     others = data if source == "data" else open_dataset(DataSpec("folder", source))
-    pool = reference_pool(others, seen, study.data.size, count, study.data.seed)
+    pool = reference_pool(others, seen, study.data.size, study.reference.count, study.data.seed)
     return references.Images(pool.to(classifier.device))
