@@ -27,7 +27,7 @@ _MEANINGS = {
     "score. High where the map finds what the network needs.",
     "deletion": "Pixels are taken away, the most important ones first; the area under the class score. Low where the "
     "map finds what the network cannot do without.",
-    "average-drop": "How much of the class score is lost, in percent, when only what the map shows is left.",
+    "average-drop": "The share of the class score that is lost when only what the map shows is left.",
     "sparseness": "The Gini index of the map: near 1 where it points at few places, 0 where it is even.",
     "complexity": "The entropy of the map: low where few places carry it.",
 }
@@ -120,7 +120,8 @@ def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Seq
         for name in METRICS
     )
     return (
-        f'{_why(target)}<div class="eg-wide" tabindex="0" role="region" aria-label="scores by method and metric">'
+        f"<h3>How well do the maps explain “{escape(target.name)}”?</h3>"
+        '<div class="eg-wide" tabindex="0" role="region" aria-label="scores by method and metric">'
         f'<table class="eg-scores"><thead><tr><th scope="col">method</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
         + "".join(f'<p class="eg-faint">{escape(cause)}</p>' for cause in causes)

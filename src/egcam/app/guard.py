@@ -22,7 +22,7 @@ _API = "/gradio_api"
 _ROUTES = re.compile(
     r"/|/config/?|/theme\.css|/favicon\.ico|/robots\.txt|/manifest\.json|/(?:assets|static|svelte)/.+"
     rf"|{_API}/(?:info|app_id|token|user|login_check|startup-events|theme\.css|upload|upload_progress|reset|cancel)/?"
-    rf"|{_API}/queue/(?:join|data)/?|{_API}/heartbeat/[^/]+|{_API}/file=.+|{_API}/(?:run|api|call)/.+"
+    rf"|{_API}/queue/(?:join|data)/?|{_API}/heartbeat/[^/]+|{_API}/file=.+|{_API}/run/.+"
 )
 _UPLOAD = f"{_API}/upload"
 # A request other than an upload holds a few choices.

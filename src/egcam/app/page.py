@@ -74,7 +74,7 @@ class _Layout:
         name = self.actions.shared.classifier.name
         gr.HTML(
             f'<div class="eg-head"><h1>{TITLE}</h1><p>Show <code>{escape(name)}</code> an image, and see where '
-            "it looked for the class it named. Images stay on this server's memory and are forgotten.</p></div>"
+            "it looked for the class it named. Images stay on this server, and are deleted after an hour.</p></div>"
         )
         self.turn = gr.State(Turn())
         self.photo = gr.State(None, time_to_live=_HOUR)
@@ -83,13 +83,13 @@ class _Layout:
         self.ticket = gr.Number(0, visible="hidden", label="turn")
         self.file = gr.File(visible="hidden", label="download", interactive=False)
         _unchecked(self.ticket)
+        self._status()
         with gr.Row(equal_height=False):
-            with gr.Column(scale=1, min_width=300):
+            with gr.Column(scale=1, min_width=300, elem_classes="eg-column"):
                 self._image()
                 self._class()
                 self._settings()
-            with gr.Column(scale=2, min_width=300):
-                self._status()
+            with gr.Column(scale=2, min_width=300, elem_classes="eg-column"):
                 with gr.Tabs():
                     self._explain_tab()
                     self._compare_tab()
@@ -101,7 +101,7 @@ class _Layout:
         limits = self.actions.limits
         gr.HTML('<h2 class="eg-step">1. An image</h2>')
         self.drop = gr.File(
-            label=f"Drop, paste or choose an image (up to {limits.megabytes:g} MB)",
+            label=f"Drop, paste or choose (up to {limits.megabytes:g} MB)",
             file_types=["image"],
             elem_id="drop",
             height=120,
@@ -132,10 +132,7 @@ class _Layout:
         shared, limits = self.actions.shared, self.actions.limits
         with gr.Accordion("3. Settings", open=False, elem_id="settings"):
             self.layer = gr.Dropdown(
-                [
-                    (f"{choice.label}{', default' if choice.name == shared.layer else ''}", choice.name)
-                    for choice in shared.layers
-                ],
+                [(choice.label, choice.name) for choice in shared.layers],
                 value=shared.layer,
                 label="Layer",
                 info="Where the maps are made: later layers know more of what is seen, earlier ones more of where.",
@@ -161,11 +158,11 @@ class _Layout:
             _unchecked(component)
 
     def _status(self) -> None:
-        with gr.Row(equal_height=True):
+        with gr.Row(equal_height=False, elem_classes="eg-bar"):
             self.status = gr.HTML(
                 fragments.message("Drop an image, or take a sample, to begin."), elem_id="status", min_width=180
             )
-            self.stop = gr.Button("Stop", elem_id="stop", scale=0, min_width=90)
+            self.stop = gr.Button("Stop", elem_id="stop", scale=0, min_width=80, size="md")
 
     def _explain_tab(self) -> None:
         with gr.Tab("Explain", id="explain"):
@@ -181,7 +178,7 @@ class _Layout:
                 self.explain_button = gr.Button("Explain", variant="primary", elem_id="explain", scale=1, min_width=120)
             self.method_words = gr.HTML(self._described(_DEFAULT_METHOD), elem_id="method-words")
             self.explain_pane = gr.HTML(elem_classes="eg-pane", elem_id="explain-pane")
-            self.explain_files = _download_buttons("explain", ("PNG", "SVG", "raw maps"))
+            self.explain_files = _download_buttons("explain", ("PNG", "SVG", "maps"))
         _unchecked(self.method)
 
     def _compare_tab(self) -> None:
@@ -193,7 +190,7 @@ class _Layout:
                 gr.HTML(fragments.descriptions({name: self._summary(name) for name in known_methods()}))
             self.compare_button = gr.Button("Compare", variant="primary", elem_id="compare")
             self.compare_pane = gr.HTML(elem_classes="eg-pane", elem_id="compare-pane")
-            self.compare_files = _download_buttons("compare", ("PNG", "SVG", "raw maps"))
+            self.compare_files = _download_buttons("compare", ("PNG", "SVG", "maps"))
         _unchecked(self.methods)
 
     def _metrics_tab(self) -> None:
@@ -214,7 +211,7 @@ class _Layout:
             )
             self.saturate_button = gr.Button("Measure saturation", variant="primary", elem_id="saturate")
             self.saturation_pane = gr.HTML(elem_classes="eg-pane", elem_id="saturation-pane")
-            self.saturation_files = _download_buttons("saturation", ("PNG", "SVG", "raw curves"))
+            self.saturation_files = _download_buttons("saturation", ("PNG", "SVG", "curves"))
 
     def _summary(self, method: str) -> str:
         return self.summaries.get(method, "")
@@ -335,7 +332,7 @@ def _method_choices() -> list[tuple[str, str]]:
 def _download_buttons(group: str, names: Sequence[str]) -> list[gr.Button]:
     with gr.Row(elem_classes="eg-files"):
         return [
-            gr.Button(f"Download {name}", size="sm", elem_id=f"{group}-{name.split()[-1].lower()}", min_width=100)
+            gr.Button(f"Download {name}", size="sm", elem_id=f"{group}-{name.lower()}", min_width=100)
             for name in names
         ]
 

@@ -22,6 +22,8 @@ from egcam.studies.saturation.result import Saturation
 METRICS = ("insertion", "deletion", "average-drop", "sparseness", "complexity")
 """Those that take few passes: a page's visitor waits for them."""
 
+# Pixels along a side of what is kept for showing: sessions stay in memory, and photographs can be large.
+_LARGEST_SHOWN = 640
 _SATURATION_STEPS = 15
 # How many points the insertion and deletion curves have.
 _CURVE_POINTS = 28
@@ -34,7 +36,7 @@ class Photo:
     Args:
         name: what its owner calls it.
         images: (1, C, H, W) as the network takes it.
-        seen: the part of it that the network sees.
+        seen: the part of it that the network sees, at most 640 pixels wide or high.
         predictions: all classes, the most probable first.
     """
 
@@ -53,7 +55,11 @@ def look(shared: SharedModel, image: Image.Image, name: str) -> Photo:
     classifier = shared.classifier
     with shared.lock:
         images = classifier.preprocess(image)[None].to(classifier.device)
-        return Photo(name, images, classifier.crop(image), tuple(predict(classifier, images)))
+        seen = classifier.crop(image)
+        # A copy: a crop may be the image itself, which is the caller's.
+        shown = seen.copy() if max(seen.size) <= _LARGEST_SHOWN else seen.reduce(max(seen.size) // _LARGEST_SHOWN)
+        shown.thumbnail((_LARGEST_SHOWN, _LARGEST_SHOWN), Image.Resampling.LANCZOS)
+        return Photo(name, images, shown, tuple(predict(classifier, images)))
 
 
 def explain(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> Result:

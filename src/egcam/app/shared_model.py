@@ -23,8 +23,8 @@ class LayerChoice:
     @property
     def label(self) -> str:
         """The layer as the page lists it."""
-        channels, height, width = self.shape
-        return f"{self.name} ({height} × {width} places, {channels} channels)"
+        _, height, width = self.shape
+        return f"{self.name}, {height} × {width} places"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,88 @@
+"""Files hold what was shown, lie in the page's own folder, and go after a while."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from app.tiny import picture, tiny_classifier
+from PIL import Image
+
+from egcam.app import downloads
+from egcam.app.choices import Choices
+from egcam.app.session import explain, look, measure, saturate
+from egcam.app.shared_model import share
+from egcam.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHARED = share(tiny_classifier())
+CHOICES = Choices(1, "3", ("grad-cam", "layer-cam"), 4)
+PHOTO = look(SHARED, picture(7), "../my photo.png")
+RESULTS = tuple(explain(SHARED, PHOTO, CHOICES, method, lambda _: None) for method in CHOICES.methods)
+DOG = PHOTO.prediction(1)
+
+
+def test_raw_maps_are_the_maps(tmp_path: Path) -> None:
+    file = downloads.maps_file(tmp_path, "npz", PHOTO, DOG, RESULTS, "tiny")
+    assert file.is_relative_to(tmp_path)
+    assert file.name == "egcam-my-photo-dog.npz"
+    with np.load(file, allow_pickle=False) as arrays:
+        for result in RESULTS:
+            np.testing.assert_array_equal(arrays[f"maps/{result.method}"], result.explanation.maps[0].numpy())
+            np.testing.assert_array_equal(arrays[f"heatmaps/{result.method}"], result.explanation.heatmaps[0].numpy())
+        np.testing.assert_array_equal(arrays["photograph"], np.asarray(PHOTO.seen))
+        facts = json.loads(str(arrays["facts"]))
+    assert facts["target"] == {"index": 1, "name": "dog", "probability": DOG.probability}
+    assert facts["methods"]["grad-cam"]["layer"] == "3"
+
+
+@pytest.mark.parametrize("results", [RESULTS[:1], RESULTS], ids=["one", "two"])
+def test_figures_are_whole(tmp_path: Path, results: tuple) -> None:
+    picture_file = downloads.maps_file(tmp_path, "png", PHOTO, DOG, results, "tiny")
+    with Image.open(picture_file) as drawn:
+        assert drawn.format == "PNG"
+        assert len(drawn.convert("RGB").getcolors(2**24)) > 500
+    drawing = downloads.maps_file(tmp_path, "svg", PHOTO, DOG, results, "tiny").read_text()
+    assert drawing.rstrip().endswith("</svg>")
+    assert drawing.count("<image") >= 3 * len(results) - 1
+
+
+def test_saturation_curves(tmp_path: Path) -> None:
+    found = saturate(SHARED, PHOTO, CHOICES, lambda _: None)
+    with np.load(downloads.saturation_file(tmp_path, "npz", PHOTO, "tiny", found)) as arrays:
+        np.testing.assert_array_equal(arrays["logit"], found.logit.numpy())
+        assert arrays["alphas"].tolist() == found.alphas.tolist()
+    assert downloads.saturation_file(tmp_path, "svg", PHOTO, "tiny", found).read_text().count("<path") > 20
+
+
+def test_scores_as_csv(tmp_path: Path) -> None:
+    rows = {"grad-cam": measure(SHARED, PHOTO, CHOICES, "grad-cam", lambda _: None)}
+    with downloads.scores_file(tmp_path, PHOTO, rows).open(newline="") as text:
+        read = list(csv.DictReader(text))
+    assert [float(line["value"]) for line in read] == [row.value for row in rows["grad-cam"]]
+
+
+@pytest.mark.parametrize("kind", ["exe", "../png", ""])
+def test_other_kinds_are_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputError, match="downloaded as png, svg, npz"):
+        downloads.maps_file(tmp_path, kind, PHOTO, DOG, RESULTS, "tiny")
+
+
+def test_nothing_to_download_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="explain an image first"):
+        downloads.maps_file(tmp_path, "png", PHOTO, DOG, (), "tiny")
+
+
+def test_old_files_go_and_new_ones_stay(tmp_path: Path) -> None:
+    old, new = (downloads.maps_file(tmp_path, "npz", PHOTO, DOG, RESULTS, "tiny") for _ in range(2))
+    for path in (old, old.parent):
+        os.utime(path, (time.time() - 7200,) * 2)
+    downloads.sweep(tmp_path, 3600)
+    assert not old.exists()
+    assert new.exists()
