@@ -738,3 +738,11 @@ def test_map_does_not_depend_on_the_global_seed_nor_change_it(part: str) -> None
         maps.append(signed_map(egcam.HiResCAM, network, RANDOM[part](0), images))
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(maps[0], maps[1])
+
+
+def test_a_kernel_may_be_given_as_a_mapping():
+    from egcam.explainers.kernels import as_kernel
+
+    assert as_kernel({"distribution": "uniform", "scale": 0.5, "draws": 2}) == egcam.Kernel("uniform", 0.5, draws=2)
+    with pytest.raises(egcam.EgcamError, match="a kernel has no option 'scal'; did you mean 'scale'"):
+        as_kernel({"scal": 1.0})

@@ -19,7 +19,7 @@ from egcam.explainers.gradients import (
     check_samples,
     wide_enough,
 )
-from egcam.explainers.kernels import Kernel
+from egcam.explainers.kernels import KernelLike
 from egcam.explainers.options import Common
 from egcam.explainers.paths import PathLike
 from egcam.explainers.task import Task, chunks
@@ -194,7 +194,7 @@ class ExpectedGradCAM(GradientCAM):
         samples: int = 32,
         seed: int = 0,
         path: PathLike = "linear",
-        kernel: Kernel | str | None = None,
+        kernel: KernelLike = None,
         difference: Difference = "none",
         stratified: bool = True,
         tolerance: float | None = None,

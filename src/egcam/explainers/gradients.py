@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from egcam.errors import SamplingError, near_misses
-from egcam.explainers.kernels import Kernel, as_kernel
+from egcam.explainers.kernels import Kernel, KernelLike, as_kernel
 from egcam.explainers.options import is_whole
 from egcam.explainers.paths import Linear, PathLike, as_path
 from egcam.explainers.task import Task, chunks
@@ -472,7 +472,7 @@ class Expected(Averaged):
     samples: int = 32
     _: KW_ONLY
     path: PathLike = "linear"
-    kernel: Kernel | str | None = None
+    kernel: KernelLike = None
     difference: Difference = "none"
     stratified: bool = True
     tolerance: float | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -62,10 +63,24 @@ class Kernel:
         return (scale * like(drawn, images)[None]).expand(images.shape)
 
 
-def as_kernel(kernel: Kernel | str | None) -> Kernel | None:
-    """The kernel for a `Kernel`, a distribution's name with its usual scale, or None."""
+KernelLike: TypeAlias = Kernel | str | Mapping[str, Any] | None
+
+
+def as_kernel(kernel: KernelLike) -> Kernel | None:
+    """The kernel for a `Kernel`, a distribution's name with its usual scale, its options as a mapping, or None.
+
+    Example:
+        >>> as_kernel({"distribution": "gaussian", "scale": 0.3}) == Kernel("gaussian", 0.3)
+        True
+    """
     if kernel is None or isinstance(kernel, Kernel):
         return kernel
+    if isinstance(kernel, Mapping):
+        known = [field.name for field in fields(Kernel)]
+        for key in kernel:
+            if key not in known:
+                raise SamplingError(f"a kernel has no option {key!r}; {near_misses(str(key), known)}")
+        return Kernel(**kernel)
     if kernel == "uniform":
         return Kernel("uniform", scale=1.0)
     return Kernel(kernel)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import nn
 
 from egcam.explainers.cam import GradientCAM
 from egcam.explainers.gradients import Estimator, Expected, Integrated, Smooth, Vanilla
-from egcam.explainers.kernels import Kernel
+from egcam.explainers.kernels import KernelLike
 from egcam.explainers.options import Common
 from egcam.explainers.paths import PathLike
 from egcam.explainers.weightings import Magnitude, Summed, Weighting
@@ -106,7 +106,7 @@ class ExpectedGradients(_AtInput):
         samples: int = 32,
         seed: int = 0,
         path: PathLike = "linear",
-        kernel: Kernel | str | None = None,
+        kernel: KernelLike = None,
         stratified: bool = True,
         tolerance: float | None = None,
         **common: Unpack[Common],
