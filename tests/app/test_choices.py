@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from app.tiny import picture, tiny_classifier
 
+from app.tiny import picture, tiny_classifier
 from egcam.app.choices import Choices, checked
 from egcam.app.limits import Limits
 from egcam.app.shared_model import share

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.tiny import picture, tiny_classifier
 from PIL import Image
 
+from app.tiny import picture, tiny_classifier
 from egcam.app import downloads
 from egcam.app.choices import Choices
 from egcam.app.session import explain, look, measure, saturate

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.tiny import bomb, encoded, picture
 from PIL import Image
 
+from app.tiny import bomb, encoded, picture
 from egcam.app.limits import Limits, read_upload, short_name
 from egcam.errors import InputError
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from app.tiny import CLASSES, picture, tiny_classifier
 from torch.testing import assert_close
 
 import egcam
+from app.tiny import CLASSES, picture, tiny_classifier
 from egcam.app.choices import Choices
 from egcam.app.session import METRICS, explain, look, measure, saturate
 from egcam.app.shared_model import SharedModel, share
@@ -72,7 +72,9 @@ def test_the_top_classes_are_the_softmax_of_the_logits(shared: SharedModel) -> N
     with torch.inference_mode():
         chances = shared.classifier.model(shared.classifier.preprocess(image)[None])[0].softmax(0)
     assert [one.index for one in photo.predictions] == chances.argsort(descending=True).tolist()
-    assert [one.probability for one in photo.predictions] == pytest.approx(chances.sort(descending=True).values.tolist())
+    assert [one.probability for one in photo.predictions] == pytest.approx(
+        chances.sort(descending=True).values.tolist()
+    )
     assert photo.prediction(2).name == "bird"
     assert photo.seen.size == (40, 40)
 

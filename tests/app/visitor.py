@@ -1,4 +1,4 @@
-"""A visitor of the page without a browser: speaks to its server as the page's own script does, or as an attacker would."""
+"""A visitor without a browser: speaks to the page's server as the page's own script does, or as an attacker would."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ import gradio as gr
 from egcam.app import fragments
 from egcam.app.actions import Actions
 from egcam.app.choices import USUAL
+from egcam.app.controls import AnyCheckboxGroup, AnyDropdown, AnyNumber, AnyRadio, AnySlider, Drop
 from egcam.app.look import DOWNLOAD, SCRIPT, stylesheet, theme
 from egcam.app.running import Turn
-from egcam.errors import InputError
 from egcam.figures import style
 from egcam.references import MADE_BY_NAME
 from egcam.registry import methods as known_methods
@@ -80,33 +80,30 @@ class _Layout:
         self.photo = gr.State(None, time_to_live=_HOUR)
         self.explained, self.compared = gr.State(None, time_to_live=_HOUR), gr.State(None, time_to_live=_HOUR)
         self.scores, self.saturation = gr.State(None, time_to_live=_HOUR), gr.State(None, time_to_live=_HOUR)
-        self.ticket = gr.Number(0, visible="hidden", label="turn")
+        self.ticket = AnyNumber(0, visible="hidden", label="turn")
         self.file = gr.File(visible="hidden", label="download", interactive=False)
-        _unchecked(self.ticket)
         self._status()
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=300, elem_classes="eg-column"):
                 self._image()
                 self._class()
                 self._settings()
-            with gr.Column(scale=2, min_width=300, elem_classes="eg-column"):
-                with gr.Tabs():
-                    self._explain_tab()
-                    self._compare_tab()
-                    self._metrics_tab()
-                    self._saturation_tab()
+            with gr.Column(scale=2, min_width=300, elem_classes="eg-column"), gr.Tabs():
+                self._explain_tab()
+                self._compare_tab()
+                self._metrics_tab()
+                self._saturation_tab()
         self._wire()
 
     def _image(self) -> None:
         limits = self.actions.limits
         gr.HTML('<h2 class="eg-step">1. An image</h2>')
-        self.drop = gr.File(
+        self.drop = Drop(
             label=f"Drop, paste or choose (up to {limits.megabytes:g} MB)",
             file_types=["image"],
             elem_id="drop",
             height=120,
         )
-        _only_uploads(self.drop)
         self.sample_buttons: dict[str, gr.Button] = {}
         if self.actions.samples:
             gr.HTML('<p class="eg-faint">or take a sample:</p>')
@@ -118,27 +115,26 @@ class _Layout:
     def _class(self) -> None:
         shared = self.actions.shared
         gr.HTML('<h2 class="eg-step">2. A class</h2>')
-        self.top = gr.Radio([], label="Top classes", info="What the network says, surest first.", elem_id="top")
-        self.target = gr.Dropdown(
+        self.top = AnyRadio([], label="Top classes", info="What the network says, surest first.", elem_id="top")
+        self.target = AnyDropdown(
             [(f"{name} ({index})", index) for index, name in enumerate(shared.classes)],
             value=None,
             label="Or any class",
             info=f"Type to search all {len(shared.classes)}.",
             elem_id="target",
         )
-        _unchecked(self.target)
 
     def _settings(self) -> None:
         shared, limits = self.actions.shared, self.actions.limits
         with gr.Accordion("3. Settings", open=False, elem_id="settings"):
-            self.layer = gr.Dropdown(
+            self.layer = AnyDropdown(
                 [(choice.label, choice.name) for choice in shared.layers],
                 value=shared.layer,
                 label="Layer",
                 info="Where the maps are made: later layers know more of what is seen, earlier ones more of where.",
                 elem_id="layer",
             )
-            self.samples = gr.Slider(
+            self.samples = AnySlider(
                 1,
                 limits.samples,
                 _DEFAULT_SAMPLES,
@@ -147,15 +143,13 @@ class _Layout:
                 info="Of the methods that average: more is smoother and slower.",
                 elem_id="samples",
             )
-            self.reference = gr.Dropdown(
+            self.reference = AnyDropdown(
                 [("the method's own", USUAL), *((name, name) for name in MADE_BY_NAME)],
                 value=USUAL,
                 label="Reference",
                 info="What the image is compared with, by the methods that compare.",
                 elem_id="reference",
             )
-        for component in (self.layer, self.samples, self.reference):
-            _unchecked(component)
 
     def _status(self) -> None:
         with gr.Row(equal_height=False, elem_classes="eg-bar"):
@@ -167,7 +161,7 @@ class _Layout:
     def _explain_tab(self) -> None:
         with gr.Tab("Explain", id="explain"):
             with gr.Row(equal_height=False):
-                self.method = gr.Dropdown(
+                self.method = AnyDropdown(
                     _method_choices(),
                     value=_DEFAULT_METHOD,
                     label="Method",
@@ -179,11 +173,10 @@ class _Layout:
             self.method_words = gr.HTML(self._described(_DEFAULT_METHOD), elem_id="method-words")
             self.explain_pane = gr.HTML(elem_classes="eg-pane", elem_id="explain-pane")
             self.explain_files = _download_buttons("explain", ("PNG", "SVG", "maps"))
-        _unchecked(self.method)
 
     def _compare_tab(self) -> None:
         with gr.Tab("Compare", id="compare"):
-            self.methods = gr.CheckboxGroup(
+            self.methods = AnyCheckboxGroup(
                 _method_choices(), value=list(_COMPARED), label="Methods", elem_id="methods"
             )
             with gr.Accordion("What the methods do", open=False):
@@ -191,17 +184,15 @@ class _Layout:
             self.compare_button = gr.Button("Compare", variant="primary", elem_id="compare")
             self.compare_pane = gr.HTML(elem_classes="eg-pane", elem_id="compare-pane")
             self.compare_files = _download_buttons("compare", ("PNG", "SVG", "maps"))
-        _unchecked(self.methods)
 
     def _metrics_tab(self) -> None:
         with gr.Tab("Metrics", id="metrics"):
-            self.measured = gr.CheckboxGroup(
+            self.measured = AnyCheckboxGroup(
                 _method_choices(), value=list(_MEASURED), label="Methods to measure on this image", elem_id="measured"
             )
             self.measure_button = gr.Button("Measure", variant="primary", elem_id="measure")
             self.metrics_pane = gr.HTML(elem_classes="eg-pane", elem_id="metrics-pane")
             self.scores_files = _download_buttons("metrics", ("CSV",))
-        _unchecked(self.measured)
 
     def _saturation_tab(self) -> None:
         with gr.Tab("Saturation", id="saturation"):
@@ -332,25 +323,5 @@ def _method_choices() -> list[tuple[str, str]]:
 def _download_buttons(group: str, names: Sequence[str]) -> list[gr.Button]:
     with gr.Row(elem_classes="eg-files"):
         return [
-            gr.Button(f"Download {name}", size="sm", elem_id=f"{group}-{name.lower()}", min_width=100)
-            for name in names
+            gr.Button(f"Download {name}", size="sm", elem_id=f"{group}-{name.lower()}", min_width=100) for name in names
         ]
-
-
-def _unchecked(component: Any) -> None:
-    """Let any value through: `egcam.app.choices` checks them all, and has better words for what is wrong."""
-    component.preprocess = _same
-
-
-def _only_uploads(drop: Any) -> None:
-    """Take what was uploaded and nothing else: Gradio would also fetch an address a crafted request names."""
-    fetch = drop.async_move_resource_to_block_cache
-
-    async def take(place: Any) -> Any:
-        if "://" in str(place):
-            raise InputError("that is an address, not an uploaded file: drop an image on the page")
-        return await fetch(place)
-
-    drop.async_move_resource_to_block_cache = take
-    # The file's own name, and no reading of its content: limits come first.
-    drop.preprocess = _same

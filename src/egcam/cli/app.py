@@ -402,6 +402,44 @@ def figure(
         raise typer.Exit(code)
 
 
+@app.command("app", epilog="Example:  egcam app --model resnet50 --open\n\n" + EXIT_CODES)
+def serve_app(
+    model: Model = _DEFAULT_MODEL,
+    weights: Weights = None,
+    classes: Classes = None,
+    layer: Layer = None,
+    device: Device = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Where to listen. Only this machine reaches 127.0.0.1; 0.0.0.0: others, too."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    max_upload: Annotated[float, typer.Option("--max-upload", metavar="MB", help="The largest image file.")] = 20.0,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = False,
+) -> None:
+    """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
+
+    Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads stay in a temporary folder
+    that is removed at the end. Needs the extra app: pip install 'egcam[app]'
+    """
+    from egcam.cli.app_command import run_app
+
+    with clear_errors():
+        run_app(
+            model=model,
+            weights=weights,
+            classes=classes,
+            device=device,
+            layer=layer,
+            host=host,
+            port=port,
+            max_upload=max_upload,
+            open_page=open_page,
+        )
+
+
 app.add_typer(study, name="study")
 
 

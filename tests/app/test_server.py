@@ -1,0 +1,336 @@
+"""The served page, spoken to as its script does and as it should not be spoken to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import egcam
+from app.tiny import CLASSES, bomb, encoded, picture, tiny_classifier
+from app.visitor import API, EXPLAIN, Visitor
+from egcam.app.limits import Limits
+from egcam.app.server import Running, serve
+from egcam.errors import InputError, MissingExtraError
+
+pytest.importorskip("gradio", reason="the extra app is not installed")
+LIMITS = Limits(megabytes=2.5, megapixels=5)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with serve(tiny_classifier(), limits=LIMITS, summaries={"grad-cam": "a line"}) as page:
+        yield page
+    assert not page.folder.exists()
+
+
+@pytest.fixture
+def visitor(running: Running) -> Iterator[Visitor]:
+    made = Visitor(running.url)
+    yield made
+    made.close()
+
+
+def _right_map(seed: int, target: int | None, samples: int = 4, method: str = "expected-grad-cam") -> np.ndarray:
+    classifier = tiny_classifier()
+    images = classifier.preprocess(picture(seed))[None]
+    taken = {"samples": samples} if "samples" in egcam.registry.takes(method) else {}
+    return egcam.explain(classifier.model, images, method, target, layer="4", **taken).maps[0].numpy()
+
+
+def test_an_upload_is_explained_and_the_map_is_right(visitor: Visitor) -> None:
+    shown = visitor.open(encoded(picture(1)), "one.png")
+    assert "Expected Grad-CAM for" in shown[0]
+    assert 'alt="Expected Grad-CAM for' in shown[6]
+    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(1, None))
+
+
+def test_another_class_is_another_map(visitor: Visitor) -> None:
+    visitor.open(encoded(picture(2)), "two.png")
+    for target in range(len(CLASSES)):
+        visitor.explain(target)
+        np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(2, target))
+
+
+def test_compare_metrics_and_saturation(visitor: Visitor) -> None:
+    visitor.open(encoded(picture(3)), "three.png")
+    status, pane, _ = visitor.run("compare", None, 1, ["grad-cam", "cam", "layer-cam"], "4", 4, "usual")
+    assert "2 methods in" in status
+    assert "CAM is left out" in pane
+    found = visitor.maps("compared")
+    np.testing.assert_array_equal(found["maps/layer-cam"], _right_map(3, 1, method="layer-cam"))
+    status, pane, _ = visitor.run("measure", None, 1, ["grad-cam"], "4", 4, "usual")
+    assert pane.count("<td>") == 5
+    status, pane, _ = visitor.run("saturate", None, 1, "4")
+    assert "Can the plain gradient be trusted here?" in pane
+    for name in ("explained_png", "compared_svg", "saturation_npz", "scores_csv"):
+        file = Visitor.outputs(visitor.queued(name, [None, None]))[1]
+        assert visitor.http.get(file["url"]).status_code == 200
+
+
+def test_visitors_at_once_get_their_own_maps(running: Running) -> None:
+    def visit(number: int) -> bool:
+        one = Visitor(running.url)
+        one.open(encoded(picture(number)), "same-name.png")
+        one.explain(number % 3)
+        found = one.maps()["maps/expected-grad-cam"]
+        one.close()
+        return np.array_equal(found, _right_map(number, number % 3))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(visit, range(10, 22)))
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "told"),
+    [
+        (b"a shopping list", "list.png", "“list.png” is text, not an image"),
+        (b"<svg><script>alert(1)</script></svg>", "a.svg", "is text, not an image"),
+        (encoded(picture(1), "JPEG")[:500], "cut.jpg", "is damaged or cut short"),
+        (encoded(picture(1, (3000, 2000)), "JPEG"), "large.jpg", "6 megapixels, and the limit is 5"),
+        (b"", "empty.png", "is empty"),
+        (b"x", "<img src=x onerror=alert(1)>.png", "&lt;img src=x onerror=alert(1)&gt;.png”"),
+    ],
+)
+def test_what_is_no_image_is_told_in_a_sentence(visitor: Visitor, content: bytes, name: str, told: str) -> None:
+    shown = visitor.open(content, name)
+    assert told in shown[0]
+    assert 'role="alert"' in shown[0]
+    assert "Traceback" not in shown[0]
+    assert "/tmp" not in shown[0]
+
+
+def test_a_bomb_is_refused(visitor: Visitor) -> None:
+    assert "is too large" in visitor.open(bomb(), "bomb.png")[0]
+
+
+def test_a_refused_image_leaves_the_one_before_alone(visitor: Visitor) -> None:
+    visitor.open(encoded(picture(4)), "four.png")
+    visitor.open(b"text", "text.png")
+    visitor.explain(1)
+    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(4, 1))
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_kept(running: Running, visitor: Visitor) -> None:
+    def kept() -> int:
+        return sum(file.stat().st_size for file in running.folder.rglob("*") if file.is_file())
+
+    before = kept()
+    answer = visitor.upload(bytes(4_000_000), "large.png")
+    assert answer.status_code == 413
+    assert "the limit is 2.5 megabytes" in answer.text
+
+    # A sender who does not say how much is coming is cut off.
+    def endless() -> Iterator[bytes]:
+        yield b'--x\r\ncontent-disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+        for _ in range(100):
+            yield bytes(100_000)
+
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    try:
+        status = visitor.http.post(f"{visitor.url}/{API}/upload", content=endless(), headers=headers).status_code
+    except httpx.TransportError:
+        status = 499
+    assert status >= 400
+    assert kept() - before < 3_000_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/etc/../etc/passwd",
+        "{folder}/../../etc/passwd",
+        "http://127.0.0.1:1/a.png",
+        "file:///etc/passwd",
+    ],
+)
+def test_a_path_or_address_that_was_not_uploaded_is_refused(visitor: Visitor, running: Running, path: str) -> None:
+    visitor.open(encoded(picture(1)), "one.png")
+    file = {"path": path.format(folder=running.folder), "orig_name": "a.png", "meta": {"_type": "gradio.FileData"}}
+    shown = visitor.run("open_upload", file, *visitor.filled(EXPLAIN))
+    refusals = ("that is an address", "was not uploaded by a user", "not in the cache", "that is no uploaded file")
+    assert any(told in shown[0].lower() for told in refusals), shown
+    assert ("that is an address" in shown[0].lower()) == ("://" in path)
+    assert "root:" not in str(shown)
+    # Without the mark of a file it is no file at all.
+    shown = visitor.run("open_upload", {"path": "/etc/passwd"}, *visitor.filled(EXPLAIN))
+    assert "root:" not in str(shown)
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "gradio_api/file=/etc/passwd",
+        "gradio_api/file=../../../../etc/passwd",
+        "gradio_api/file=%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "gradio_api/proxy=http://127.0.0.1:1/",
+        "gradio_api/deep_link?session_hash=a",
+        "gradio_api/process_recording",
+        "gradio_api/vibe-code",
+        "gradio_api/call/explain",
+        "monitoring",
+        "docs",
+        "openapi.json",
+        "assets/../../../../../etc/passwd",
+        "static/..%2f..%2f..%2fetc/passwd",
+    ],
+)
+def test_routes_the_page_does_not_need_and_files_it_does_not_own_are_closed(visitor: Visitor, route: str) -> None:
+    answer = visitor.http.get(f"{visitor.url}/{route}")
+    assert answer.status_code in (403, 404)
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("target", "choices", "told"),
+    [
+        (99, EXPLAIN, "There is no class 99"),
+        (None, EXPLAIN, "No class is chosen"),
+        (1, ("grad-kam", None, 4, "usual"), "did you mean"),
+        (1, (["grad-cam", 5], None, 4, "usual"), "There is no method 5"),
+        (1, ("grad-cam", "fc", 4, "usual"), "This page has no layer"),
+        (1, ("grad-cam", "4.__class__", 4, "usual"), "This page has no layer"),
+        (1, ("grad-cam", None, 10**12, "usual"), "from 1 to 64"),
+        (1, ("grad-cam", None, "many", "usual"), "from 1 to 64"),
+        (1, ("grad-cam", None, 4, "/etc"), "There is no reference"),
+    ],
+)
+def test_values_no_control_offers_are_told_in_a_sentence(
+    visitor: Visitor, target: Any, choices: tuple[Any, ...], told: str
+) -> None:
+    visitor.open(encoded(picture(5)), "five.png")
+    shown = visitor.explain(target, choices)
+    assert told in shown[0]
+    assert "Traceback" not in shown[0]
+
+
+def test_without_an_image_there_is_a_sentence(visitor: Visitor) -> None:
+    assert "There is no image yet" in visitor.explain(1)[0]
+    for name in ("explained_png", "saturation_svg", "scores_csv"):
+        assert "There is no image yet" in Visitor.outputs(visitor.queued(name, [None, None]))[0]
+
+
+def test_requests_with_too_few_values_or_too_large_ones_do_no_harm(visitor: Visitor) -> None:
+    assert not visitor.queued("explain", [])["success"]
+    assert not visitor.queued("explain", [0, None, None, "x" * 300_000])["success"]
+    visitor.open(encoded(picture(6)), "six.png")
+    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(6, None))
+
+
+def test_work_of_an_earlier_turn_is_not_done(visitor: Visitor) -> None:
+    visitor.open(encoded(picture(7)), "seven.png")
+    _, ticket = visitor.at_once("begin_explain", [None])
+    visitor.at_once("stop", [None])
+    shown = Visitor.outputs(visitor.queued("explain", [ticket, None, None, 1, *visitor.filled(EXPLAIN)]))
+    assert "Stopped" in shown[0]
+
+
+def test_stop_ends_running_work_soon(visitor: Visitor) -> None:
+    visitor.open(encoded(picture(8)), "eight.png")
+    ended = threading.Event()
+    shown: list[Any] = []
+
+    def work() -> None:
+        many = [name for name in egcam.methods() if name != "cam"]
+        shown.extend(visitor.run("compare", None, 1, many, "0", 64, "usual"))
+        ended.set()
+
+    other = Visitor(visitor.url)
+    other.session = visitor.session
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not ended.is_set() and "Stopped" not in str(shown):
+        other.at_once("stop", [None])
+        time.sleep(0.2)
+    thread.join(60)
+    other.close()
+    assert "Stopped" in shown[0]
+
+
+def test_another_host_name_is_refused(visitor: Visitor) -> None:
+    answer = visitor.http.get(visitor.url, headers={"host": "evil.example"})
+    assert answer.status_code == 421
+    assert "this machine only" in answer.text
+
+
+def test_the_page_loads_nothing_from_elsewhere(visitor: Visitor) -> None:
+    answer = visitor.http.get(visitor.url)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_all_files_lie_in_the_own_folder(running: Running, visitor: Visitor) -> None:
+    path = visitor.upload(encoded(picture(9)), "../../nine.png").json()[0]
+    assert Path(path).resolve().is_relative_to(running.folder.resolve())
+
+
+def test_a_port_in_use_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with (
+            pytest.raises(InputError, match="choose another with --port"),
+            serve(tiny_classifier(), port=taken.getsockname()[1]),
+        ):
+            pytest.fail("it was served all the same")
+
+
+def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = __import__("importlib.util").util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gradio" else find(name))
+    with pytest.raises(MissingExtraError, match=r"pip install 'egcam\[app\]'"), serve(tiny_classifier()):
+        pytest.fail("it was served all the same")
+
+
+OWN = """
+import sys
+sys.path.insert(0, {tests!r})
+from app.tiny import tiny_classifier as make
+"""
+
+
+def test_ctrl_c_ends_it_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN.format(tests=str(Path(__file__).parents[1])))
+    space = tmp_path / "space"
+    space.mkdir()
+    environment = {**os.environ, "TMPDIR": str(space), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "egcam", "app", "--model", f"{tmp_path / 'own.py'}:make", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--no-open"], stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        for line in process.stderr:
+            lines.append(line)
+            if "is at http" in line:
+                break
+        url = lines[-1].split("is at ")[1].split()[0]
+        one = Visitor(url)
+        one.open(encoded(picture(1)), "one.png")
+        one.close()
+        assert list(space.iterdir())
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(30) == 0
+    assert "Traceback" not in rest
+    assert "its temporary files are gone" in rest
+    assert not list(space.iterdir())
+    assert sorted(file.name for file in tmp_path.iterdir() if file.suffix != ".pyc") in (
+        ["own.py", "space"],
+        ["__pycache__", "own.py", "space"],
+    )
