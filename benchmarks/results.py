@@ -4,22 +4,21 @@
     egcam study run benchmarks/studies/reduced-main.toml --out results/main
     python benchmarks/results.py results/main               # writes docs/results/main/
 
-A page is the study's own report in Markdown with its figures, headed by the command it comes from.
+A page is the study's own report in Markdown with its figures, headed by the command it comes from. Left out are maps
+over photographs, which are not ours to publish, and the scores image by image.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
-from PIL import Image
-
 from egcam.studies import Store, write_report
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
-_WIDEST = 1400
 
 
 def page(folder: Path, name: str) -> Path:
@@ -31,26 +30,21 @@ def page(folder: Path, name: str) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch)
         write_report(folder, report)
-        text = (report / "report.md").read_text(encoding="utf-8")
-        for file in sorted(report.glob("figures/*.png")):
-            text = text.replace(f"figures/{file.name}", f"figures/{_copied(file, target / 'figures').name}")
-        for file in ("scores.csv", "summary.csv"):
-            shutil.copy(report / file, target / file)
+        text = _without_photographs((report / "report.md").read_text(encoding="utf-8"))
+        for file in report.glob("figures/*.png"):
+            if file.name in text:
+                shutil.copy(file, target / "figures" / file.name)
+        text = text.replace("All scores: [scores.csv](scores.csv). ", "")
+        shutil.copy(report / "summary.csv", target / "summary.csv")
     title, _, rest = text.partition("\n")
     made = f"\nMade by `egcam study run benchmarks/studies/{study}.toml` and `python benchmarks/results.py`.\n"
     (target / "index.md").write_text(title + "\n" + made + rest, encoding="utf-8")
     return target
 
 
-def _copied(file: Path, folder: Path) -> Path:
-    """Maps over photographs become JPEGs: a tenth of the size, and nobody measures colours in them."""
-    if not file.name.startswith("examples"):
-        shutil.copy(file, folder / file.name)
-        return folder / file.name
-    image = Image.open(file).convert("RGB")
-    image.thumbnail((_WIDEST, 10 * _WIDEST))
-    image.save(folder / f"{file.stem}.jpg", quality=85)
-    return folder / f"{file.stem}.jpg"
+def _without_photographs(text: str) -> str:
+    """The report without the figure of example maps and its caption."""
+    return re.sub(r"!\[[^\n]*\]\(figures/examples-[^\n]*\)\n\n\*[^\n]*\*\n\n", "", text)
 
 
 if __name__ == "__main__":
