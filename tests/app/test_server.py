@@ -161,13 +161,13 @@ def test_a_path_or_address_that_was_not_uploaded_is_refused(visitor: Visitor, ru
     visitor.open(encoded(picture(1)), "one.png")
     file = {"path": path.format(folder=running.folder), "orig_name": "a.png", "meta": {"_type": "gradio.FileData"}}
     shown = visitor.run("open_upload", file, *visitor.filled(EXPLAIN))
-    refusals = ("that is an address", "was not uploaded by a user", "not in the cache", "that is no uploaded file")
-    assert any(told in shown[0].lower() for told in refusals), shown
-    assert ("that is an address" in shown[0].lower()) == ("://" in path)
-    assert "root:" not in str(shown)
+    # Gradio refuses a foreign path without a word, the page an address with some; neither tells where files are.
+    told = "That is an address, not an uploaded file: drop an image on the page."
+    assert shown == [told if path.startswith("http") else None]
     # Without the mark of a file it is no file at all.
     shown = visitor.run("open_upload", {"path": "/etc/passwd"}, *visitor.filled(EXPLAIN))
-    assert "root:" not in str(shown)
+    assert shown[0] is None or "That is no uploaded file" in shown[0]
+    assert str(Path.cwd()) not in str(shown)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,10 @@ def test_ctrl_c_ends_it_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN.format(tests=str(Path(__file__).parents[1])))
     space = tmp_path / "space"
     space.mkdir()
-    environment = {**os.environ, "TMPDIR": str(space), "OMP_NUM_THREADS": "1"}
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {**os.environ, "TMPDIR": str(space), "HOME": str(home), "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in environment.items() if not name.startswith(("XDG_", "MPL", "HF_"))}
     command = [sys.executable, "-m", "egcam", "app", "--model", f"{tmp_path / 'own.py'}:make", "--port", "0"]
     with subprocess.Popen(
         [*command, "--no-open"], stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
@@ -330,7 +333,8 @@ def test_ctrl_c_ends_it_and_nothing_is_left(tmp_path: Path) -> None:
     assert "Traceback" not in rest
     assert "its temporary files are gone" in rest
     assert not list(space.iterdir())
-    assert sorted(file.name for file in tmp_path.iterdir() if file.suffix != ".pyc") in (
-        ["own.py", "space"],
-        ["__pycache__", "own.py", "space"],
-    )
+    # matplotlib keeps a list of fonts in its owner's home; nothing else was written.
+    left = [file.relative_to(home).parts[:2] for file in home.rglob("*") if file.is_file()]
+    assert {part for parts in left for part in parts} <= {".cache", ".config", "matplotlib"}
+    names = {file.name for file in tmp_path.iterdir()} - {"__pycache__"}
+    assert names == {"own.py", "space", "home"}

@@ -40,9 +40,11 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def _in_sentences(outputs: int) -> Callable[[Callable[..., Iterator[Shown]]], Callable[..., Iterator[Shown]]]:
-    """Turn what an action raises into a sentence in its first output; the others are kept."""
-    others = (KEEP,) * (outputs - 1)
+def _in_sentences(
+    outputs: int, emptied: int | None = None
+) -> Callable[[Callable[..., Iterator[Shown]]], Callable[..., Iterator[Shown]]]:
+    """Turn what an action raises into a sentence in its first output; the others are kept, but for one `emptied`."""
+    others = tuple(None if place == emptied else KEEP for place in range(1, outputs))
 
     def decorate(action: Callable[..., Iterator[Shown]]) -> Callable[..., Iterator[Shown]]:
         @wraps(action)
@@ -86,7 +88,7 @@ class Actions:
         turn.next()
         return fragments.message(STOPPED)
 
-    @_in_sentences(14)
+    @_in_sentences(14, emptied=5)
     def open_upload(self, ticket: object, turn: Turn, upload: object, *choices: object) -> Iterator[Shown]:
         """Show the network an uploaded image, and explain what it says."""
         _check_ticket(ticket, turn)

@@ -13,8 +13,6 @@ from typing import Any
 import gradio as gr
 from gradio.component_meta import ComponentMeta
 
-from egcam.errors import InputError
-
 
 class _Quiet(ComponentMeta):
     """Makes a control's class without writing a stub file beside its source, as Gradio does."""
@@ -85,5 +83,7 @@ class Drop(gr.File, metaclass=_Quiet):
     async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
         """Uploads are in the page's folder already; an address is refused, where Gradio would fetch it."""
         if "://" in str(url_or_file_path):
-            raise InputError("that is an address, not an uploaded file: drop an image on the page")
+            raise gr.Error(
+                "That is an address, not an uploaded file: drop an image on the page.", print_exception=False
+            )
         return await super().async_move_resource_to_block_cache(url_or_file_path)

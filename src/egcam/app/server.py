@@ -105,7 +105,8 @@ def _launch(
         inbrowser=False,
         inline=False,
         share=False,
-        show_error=True,
+        # Actions tell their errors themselves; what Gradio raises around them would tell where files are.
+        show_error=False,
         max_file_size=limits.bytes,
         allowed_paths=[],
         state_session_capacity=limits.sessions,
