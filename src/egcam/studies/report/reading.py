@@ -120,7 +120,7 @@ def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
     clear, other = reading.at("clear first"), reading.at("first")
     total = len(reading.standings)
     if not clear and not other:
-        return f"{name} is first on none of the {counted(total, 'metric')}."
+        return f"{name} is first on none of the {total} metrics." if total > 1 else f"{name} is not first."
     parts = [f"{name} has the best mean on {len(clear) + len(other)} of {counted(total, 'metric')}"]
     if clear:
         parts.append(f"clear of every other method on {_metrics(clear)}")
