@@ -60,6 +60,7 @@ class Studio:
 
     @property
     def model(self) -> torch.nn.Module:
+        """The network."""
         return self.classifier.model
 
     def photograph(self, name: str) -> Image.Image:
@@ -67,21 +68,26 @@ class Studio:
         return self.classifier.crop(Image.fromarray(getattr(data, name)()).convert("RGB"))
 
     def input(self, name: str) -> Tensor:
+        """(C, H, W) as the network gets it."""
         return self.classifier.preprocess(Image.fromarray(getattr(data, name)()).convert("RGB"))
 
     @cached_property
     def images(self) -> Tensor:
+        """(4, C, H, W) the explained photographs."""
         return torch.stack([self.input(name) for name in PHOTOGRAPHS])
 
     @cached_property
     def cat(self) -> Tensor:
+        """(1, C, H, W) the first of them."""
         return self.input("chelsea")[None]
 
     @cached_property
     def others(self) -> Tensor:
+        """(M, C, H, W) the references."""
         return torch.stack([self.input(name) for name in OTHERS])
 
     def explain(self, images: Tensor, method: str, **options: object) -> egcam.Explanation:
+        """At the inner layer unless told otherwise."""
         return egcam.explain(self.model, images, method, **({"layer": LAYER} | options))
 
     def colours(self, image: Tensor) -> np.ndarray:
@@ -91,6 +97,7 @@ class Studio:
 
     @property
     def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation that pixels are normalised with."""
         return tuple(self.classifier.preprocessing.mean), tuple(self.classifier.preprocessing.std)
 
 
