@@ -159,7 +159,7 @@ def test_metrics_are_those_of_the_library(shared: SharedModel) -> None:
     maps = explain(shared, photo, _choices(1), "grad-cam", _silent).explanation.heatmaps
     by_name = {row.metric: row.value for row in rows}
     assert by_name["sparseness"] == pytest.approx(float(sparseness(maps)), rel=1e-4)
-    step = round(32 * 32 / 28)
+    step = round(32 * 32 / 16)
     right = float(insertion(shared.classifier.model, photo.images, maps, 1, step=step))
     assert by_name["insertion"] == pytest.approx(right, rel=1e-4)
 

@@ -74,7 +74,7 @@ class _Layout:
         name = self.actions.shared.classifier.name
         gr.HTML(
             f'<div class="eg-head"><h1>{TITLE}</h1><p>Show <code>{escape(name)}</code> an image, and see where '
-            "it looked for the class it named. Images stay on this server, and are deleted after an hour.</p></div>"
+            "it looked for the class it named. Images stay on this server, in a temporary folder.</p></div>"
         )
         self.turn = gr.State(Turn())
         self.photo = gr.State(None, time_to_live=_HOUR)

@@ -26,7 +26,7 @@ METRICS = ("insertion", "deletion", "average-drop", "sparseness", "complexity")
 _LARGEST_SHOWN = 640
 _SATURATION_STEPS = 15
 # How many points the insertion and deletion curves have.
-_CURVE_POINTS = 28
+_CURVE_POINTS = 16
 
 
 @dataclass(frozen=True, eq=False)
