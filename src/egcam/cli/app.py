@@ -422,7 +422,7 @@ def serve_app(
     """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
 
     Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads stay in a temporary folder
-    that is removed at the end. Needs the extra app: pip install 'egcam[app]'
+    that is removed at the end. Needs the extra called app (Gradio).
     """
     from egcam.cli.app_command import run_app
 
