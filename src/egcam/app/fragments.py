@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 from PIL import Image
 
-from egcam.app.session import METRICS, Photo
+from egcam.app.session import CURVE_POINTS, METRICS, Photo
 from egcam.comparison import Prediction, Result
 from egcam.explanation import Explanation
 from egcam.figures import style
@@ -125,8 +125,9 @@ def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Seq
         f'<table class="eg-scores"><thead><tr><th scope="col">method</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
         + "".join(f'<p class="eg-faint">{escape(cause)}</p>' for cause in causes)
-        + '<p class="eg-faint">↑ more is better, ↓ less is better; the best of each column is in bold. One image '
-        f'proves little: a study over many tells methods apart.</p><dl class="eg-meanings">{meanings}</dl>'
+        + '<p class="eg-faint">↑ more is better, ↓ less is better; the best of each column is in bold. Insertion and '
+        f"deletion follow {CURVE_POINTS} points here, to be quick; egcam.evaluate follows more. One image proves little: "
+        f'a study over many tells methods apart.</p><dl class="eg-meanings">{meanings}</dl>'
     )
 
 

@@ -26,7 +26,7 @@ METRICS = ("insertion", "deletion", "average-drop", "sparseness", "complexity")
 _LARGEST_SHOWN = 640
 _SATURATION_STEPS = 15
 # How many points the insertion and deletion curves have.
-_CURVE_POINTS = 16
+CURVE_POINTS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def explain(shared: SharedModel, photo: Photo, choices: Choices, method: str, pr
 def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> tuple[Row, ...]:
     """One method's scores by the quick metrics, in the order of `METRICS`."""
     height, width = photo.images.shape[-2:]
-    step = max(1, round(height * width / _CURVE_POINTS))
+    step = max(1, round(height * width / CURVE_POINTS))
     # evaluate speaks up once for the maps and once before each family of metrics: about five times.
     spoken = _Steps(progress, 5)
     with shared.lock:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from egcam.cli.console import note, say
 from egcam.cli.inputs import read_classes
-from egcam.cli.lists import _summary
+from egcam.cli.lists import method_summary
 from egcam.errors import InputError, require
 
 _LARGEST_UPLOAD = 1000.0
@@ -38,7 +38,7 @@ def run_app(
     classifier = load(model, weights, device, read_classes(classes))
     if not is_local(host):
         note(f"anyone who can reach {host} can use this page: there is no password, and nothing is encrypted")
-    summaries = {name: _summary(name) for name in methods()}
+    summaries = {name: method_summary(name) for name in methods()}
     limits = Limits(megabytes=max_upload)
     with serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries) as running:
         say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")

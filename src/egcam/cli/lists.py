@@ -32,7 +32,7 @@ def show_methods(as_json: bool) -> None:
     """Every registered method, in a line each."""
     from egcam.registry import methods, takes
 
-    rows = [{"name": name, "summary": _summary(name), "options": sorted(takes(name))} for name in methods()]
+    rows = [{"name": name, "summary": method_summary(name), "options": sorted(takes(name))} for name in methods()]
     if as_json:
         print_json({"methods": rows})
         return
@@ -44,7 +44,7 @@ def show_methods(as_json: bool) -> None:
     out().print(table)
 
 
-def _summary(name: str) -> str:
+def method_summary(name: str) -> str:
     return _SUMMARIES.get(name, "registered by you")
 
 
