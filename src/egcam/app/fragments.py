@@ -126,8 +126,8 @@ def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Seq
         f"<tbody>{''.join(lines)}</tbody></table></div>"
         + "".join(f'<p class="eg-faint">{escape(cause)}</p>' for cause in causes)
         + '<p class="eg-faint">↑ more is better, ↓ less is better; the best of each column is in bold. Insertion and '
-        f"deletion follow {CURVE_POINTS} points here, to be quick; egcam.evaluate follows more. One image proves little: "
-        f'a study over many tells methods apart.</p><dl class="eg-meanings">{meanings}</dl>'
+        f"deletion follow {CURVE_POINTS} points here, to be quick; egcam.evaluate follows more. One image proves "
+        f'little: a study over many tells methods apart.</p><dl class="eg-meanings">{meanings}</dl>'
     )
 
 

@@ -45,6 +45,7 @@ def show_methods(as_json: bool) -> None:
 
 
 def method_summary(name: str) -> str:
+    """What a method does, in a line."""
     return _SUMMARIES.get(name, "registered by you")
 
 
