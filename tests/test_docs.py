@@ -346,8 +346,8 @@ def test_commands_of_the_first_page_work(folder: Path) -> None:
                 warnings.simplefilter("ignore")
                 result = CliRunner().invoke(app, arguments)
             assert result.exit_code == 0, (arguments, result.output, result.exception)
-    files = {path.name for path in (folder / "egcam-out" / "cat").iterdir()}
-    assert {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json"} <= files
+    files = {path.name for path in (folder / "egcam-out" / "cat-expected-grad-cam").iterdir()}
+    assert files == {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json", "result.json"}
 
 
 @pytest.mark.slow
@@ -362,7 +362,7 @@ def test_the_plugin_of_extending_works_in_its_study(folder: Path) -> None:
     (folder / "median.toml").write_text(blocks(page, "toml")[0].text)
     results = studies.run_study("median.toml", "results", workers=1)
     table = results.tables["efficientnet-lite0"]
-    assert table.methods == ["grad-cam", "median-cam"] or tuple(table.methods) == ("grad-cam", "median-cam")
+    assert list(table.methods) == ["grad-cam", "median-cam"]
     ours, plain = (table.values(name, "sparseness") for name in ("median-cam", "grad-cam"))
     assert np.isfinite(ours).all()
     assert len(ours) == 2
