@@ -171,7 +171,7 @@ def test_metrics_and_stop(window: Any) -> None:
     until(lambda: "Stopped" in text(window, "#status"), "the stop")
     # The network is free again: another picture is explained long before Score-CAM would have been done.
     click(window, "#sample-coffee")
-    until(lambda: "took" in text(window, "#status"), "the next explanation", 20)
+    until(lambda: "took" in text(window, "#status"), "the next explanation")
     open_tab(window, "Explain")
     assert "espresso" in text(window, "#explain-pane h3")
 
