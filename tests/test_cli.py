@@ -390,3 +390,23 @@ def test_the_default_model_explains_the_cat(place: Path) -> None:
     assert image["target"]["name"] in ("tiger cat", "Egyptian cat", "tabby")
     assert image["seconds"] > 0
     assert Image.open(place / image["overlay"]).width > 224
+
+
+def test_methods_of_ones_own_come_from_a_plugin(place: Path) -> None:
+    (place / "mine.py").write_text(
+        "import egcam\nfrom functools import partial\n"
+        "egcam.register('cli-test-cam', partial(egcam.GradCAM, signed=True))\n"
+    )
+    try:
+        result = CliRunner().invoke(
+            app, ["--plugin", "mine.py", "explain", "one.png", "--model", "own.py:small", "--method", "cli-test-cam"]
+        )
+        assert result.exit_code == 0, result.output
+        assert "cli-test-cam" in result.stdout
+    finally:
+        from egcam.registry import unregister
+
+        unregister("cli-test-cam")
+    missing = CliRunner().invoke(app, ["--plugin", "nowhere.py", "methods"])
+    assert missing.exit_code == 2
+    assert "there is no plugin nowhere.py" in missing.stderr

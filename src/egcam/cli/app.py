@@ -83,8 +83,16 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A Python file that registers methods of your own, before the command."),
+    ] = None,
 ) -> None:
-    pass
+    if plugin:
+        from egcam.studies.plugins import import_plugins
+
+        with clear_errors():
+            import_plugins(str(file) for file in plugin)
 
 
 @app.command(
