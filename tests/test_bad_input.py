@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, fields
@@ -32,6 +33,11 @@ from small_models import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def _name(value: object) -> str:
+    """A parameter in a test's name: the same in every process, so without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def refused(model: nn.Module, images: Any, *said: str, kind: type[Exception] = egcam.EgcamError, **how: Any) -> None:
@@ -70,7 +76,7 @@ def refused(model: nn.Module, images: Any, *said: str, kind: type[Exception] = e
         ({"score": "logits"}, ["unknown score 'logits'", "did you mean 'logit'"]),
         ({"reshape": "token"}, ["unknown reshape 'token'", "'tokens'"]),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_unknown_names(how, said):
     refused(small_net(), pictures(), *said, **how)
@@ -95,7 +101,7 @@ def test_unknown_names(how, said):
         ({"pooled": True, "summed": True, "difference": "latent"}, ["pooled", "summed", "choose one"]),
         ({"summed": True}, ["summed", "difference", "'latent'"]),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_numbers_and_switches(how, said):
     refused(small_net(), pictures(), *said, **how)
@@ -141,7 +147,7 @@ def test_parts_that_cannot_be(make, said):
         (3, ["dotted name", "int"]),
         ([None], ["dotted name", "NoneType"]),
     ],
-    ids=str,
+    ids=_name,
 )
 @pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "ablation-cam", "score-cam"])
 def test_layers_that_cannot_be(method, layer, said):
@@ -306,7 +312,7 @@ def test_a_loader_of_other_things():
         (lambda output: output.sum(), ["callable returned ()", "(2,)"]),
         (lambda output: 3.0, ["callable returned float", "(2,)"]),
     ],
-    ids=str,
+    ids=_name,
 )
 @pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "score-cam", "ablation-cam"])
 def test_targets_that_cannot_be(method, target, said):
@@ -581,7 +587,7 @@ def test_maps_that_are_not_finite_warn():
         (lambda images: images[:, :1], ["gives (2, 1, 12, 12)", "(2, 3, 12, 12)"]),
         (lambda images: 3, ["gives int"]),
     ],
-    ids=lambda value: None if isinstance(value, list) else str(getattr(value, "shape", value)),
+    ids=lambda value: None if isinstance(value, list) else _name(getattr(value, "shape", value)),
 )
 @pytest.mark.parametrize("method", ["expected-grad-cam", "expected-gradients"])
 def test_references_that_cannot_be(method, reference, said):
