@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -54,4 +55,9 @@ def start_driver(engine: str, diary: Path, address: str = "") -> subprocess.Pope
     command = [sys.executable, str(here / "engine_driver.py"), engine, str(diary), *([address] if address else [])]
     start = f"import runpy, sys; sys.path.insert(0, {str(here.parent)!r}); sys.argv = sys.argv[1:]; "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    return subprocess.Popen([sys.executable, "-c", start, *command[1:]], stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-c", start, *command[1:]],
+        stdout=subprocess.DEVNULL,
+        # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )

@@ -152,7 +152,7 @@ def test_a_shift_below_the_noise_is_a_tie():
     assert read(of, "b").standings[0].place == "first"
     told = sentences(read(of, "a"), LABELS)
     assert told == [
-        "A-CAM is first on none of the 1 metric.",
+        "A-CAM is not first.",
         "Tied with the first (its paired interval to it includes 0): Insertion (B-CAM).",
     ]
     assert sentences(read(of, "b"), LABELS) == [
@@ -186,9 +186,9 @@ def test_readings_where_nothing_can_be_said():
     alone = table({"insertion": {"a": [0.5, 0.6]}})
     assert "only method" in sentences(read(alone, "a"), LABELS)[0]
     empty = table({"insertion": {"a": [nan, nan], "b": [0.4, 0.5]}})
-    assert sentences(read(empty, "a"), LABELS) == ["A-CAM is first on none of the 1 metric.", "No score: Insertion."]
+    assert sentences(read(empty, "a"), LABELS) == ["A-CAM is not first.", "No score: Insertion."]
     assert "no image has a score of both" in statement(summarised(empty, "b").line("insertion", "a"), "b", LABELS)
-    assert sentences(read(empty, "b"), LABELS) == ["B-CAM is first on none of the 1 metric.",
+    assert sentences(read(empty, "b"), LABELS) == ["B-CAM is not first.",
                                                    "Too few images have a score to compare: Insertion."]  # fmt: skip
 
 
