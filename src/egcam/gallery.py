@@ -10,6 +10,7 @@ from io import BytesIO
 from PIL import Image
 
 from egcam.comparison import Comparison, Prediction, Result
+from egcam.web_page import framed
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fafafa; --card: #ffffff; --ink: #1a1c20; --faint: #5c6370;
@@ -44,24 +45,12 @@ td.bar div div { background: var(--bar); height: 10px; min-width: 3px; }
   .maps { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: .5rem; } }
 """
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
+_BODY = """<main>
 <h1>{title}</h1>
 {introduction}
 {sections}
 <p class="faint">{footer}</p>
-</main>
-</body>
-</html>
-"""
+</main>"""
 
 
 def page(
@@ -84,13 +73,13 @@ def page(
     """
     notes = [*notes, *[""] * (len(comparisons) - len(notes))]
     sections = [_section(one, note, highlight) for one, note in zip(comparisons, notes, strict=True)]
-    return _PAGE.format(
+    body = _BODY.format(
         title=escape(title),
-        style=_STYLE,
         introduction=f"<p>{escape(introduction)}</p>",
         sections="\n".join(sections),
         footer=escape(footer),
     )
+    return framed(title, _STYLE, body)
 
 
 def _section(comparison: Comparison, note: str, highlight: Sequence[str]) -> str:

@@ -16,24 +16,13 @@ from egcam.studies.report.figures import Drawing, classes_of
 from egcam.studies.report.stylesheet import STYLE
 from egcam.studies.report.summary import Line
 from egcam.studies.report.words import better, counted, figure, key, metric_label, spread
+from egcam.web_page import framed
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<a class="skip" href="#main">To the results</a>
+_BODY = """<a class="skip" href="#main">To the results</a>
 <main id="main">
 <h1>{title}</h1>
 {body}
-</main>
-</body>
-</html>
-"""
+</main>"""
 
 
 def as_html(content: Content, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
@@ -51,7 +40,7 @@ def as_html(content: Content, drawings: Sequence[Sequence[Drawing]], overall: Dr
     body.append(
         '<p class="faint">All scores are in scores.csv; means, intervals, differences and ranks in summary.csv.</p>'
     )
-    return _PAGE.format(title=escape(content.title), style=STYLE, body="\n".join(body))
+    return framed(content.title, STYLE, _BODY.format(title=escape(content.title), body="\n".join(body)))
 
 
 def _facts(content: Content) -> str:
