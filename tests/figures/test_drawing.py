@@ -341,3 +341,13 @@ def test_convergence_refuses_what_makes_no_sense(change: dict[str, Any], said: s
     given = {"samples": (2, 8), "long": 64, "runs": 1, **change}
     with pytest.raises(egcam.EgcamError, match=said):
         figures.sampling_convergence(network(), torch.rand(3, 16, 16), **given)
+
+
+def test_rounding_makes_no_rank():
+    from egcam.figures import mean_ranks
+    from egcam.metrics.tables import Row, Table
+
+    values = {"a": [0.5, 0.25], "b": [0.5 + 2e-8, 0.25 + 1e-8], "c": [0.6, 0.35]}
+    rows = [Row(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])]
+    found, _ = mean_ranks(Table(tuple(rows), tuple(values), ("deletion",)))
+    assert {one.method: one.mean for one in found} == {"a": 1.5, "b": 1.5, "c": 3.0}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from egcam.errors import InputError
 from egcam.metrics.registry import metric
-from egcam.metrics.tables import Table
+from egcam.metrics.tables import Table, significant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,8 +123,8 @@ def mean_ranks(
 
         rank of a method = mean over images of ( mean over metrics of its rank among the methods )
 
-    Methods that tie share the mean of their places. An image counts for a metric only where every method has a score,
-    so that ranks are paired. The interval is a percentile bootstrap over images; a single image has none.
+    Methods that tie, but for rounding, share the mean of their places. An image counts for a metric only where every
+    method has a score, so that ranks are paired. The interval is a percentile bootstrap over images; a single image has none.
 
     Example:
         >>> from egcam.metrics.tables import Row
@@ -136,6 +136,7 @@ def mean_ranks(
     per_metric = []
     for name in table.metrics:
         values = np.stack([table.values(method, name) for method in table.methods])
+        values = significant(values)
         signed = -values if metric(name).higher_is_better else values
         per_metric.append(_places(signed))
     places = np.stack(per_metric)
