@@ -249,3 +249,14 @@ def test_a_method_may_have_a_reference_of_its_own(tmp_path):
     assert study_passes(study, 1, {"a": 16, "b": 16}, {"a": 8, "b": 6}) > 0
     with pytest.raises(StudyError, match=r"method.black.reference is 'blak'.* did you mean 'black'"):
         load_study(write_study(tmp_path, text=text.replace('"black"\n[', '"blak"\n[')))
+
+
+def test_maps_are_kept_also_where_methods_are_made_by_name(folder, tmp_path):
+    text = STUDY.replace('"max-sensitivity"]', '"model-randomization"]').replace(
+        "[metric.max-sensitivity]\nsamples = 2", "[metric.model-randomization]\nstages = 1"
+    )
+    by_name = open_bench(as_dict(load_study(write_study(tmp_path, text=text))))(Unit("a", "expected", 1))
+    usual = open_bench(as_dict(load_study(folder / "study.toml")))(Unit("a", "expected", 1))
+    np.testing.assert_array_equal(by_name.coarse, usual.coarse)
+    assert [score.metric for score in by_name.scores] == ["insertion", "deletion", "sparseness", "model-randomization"]
+    assert by_name.scores[0].value == pytest.approx(usual.scores[0].value, rel=1e-5)

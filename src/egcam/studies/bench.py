@@ -109,10 +109,11 @@ class Bench:
         spec = next(one for one in self.study.methods if one.name == unit.method)
         explainer = Recording(self._explainer(network, spec))
         scores, curves = self._scores(network, image, spec, explainer)
-        if not self._each:
-            explainer(image.images, torch.tensor([image.target], device=image.images.device))
         example = unit.image < self.study.examples and self.study.maps != "none"
         keep = self._whole or self.study.maps == "all" or example
+        if keep and explainer.coarse is None:
+            # No metric asked this explainer: there is none by the image, or the method was made by name.
+            explainer(image.images, torch.tensor([image.target], device=image.images.device))
         first = unit.method == self.study.methods[0].name
         return Outcome(
             unit=unit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -141,13 +141,6 @@ def identity(study: Study) -> dict[str, Any]:
     for key in ("title", "maps", "examples", "plugins"):
         values.pop(key)
     return values
-
-
-def with_limit(study: Study, images: int | None) -> Study:
-    """The study on at most `images` images, for presets that are tried out small."""
-    if images is None or (study.data.images is not None and study.data.images <= images):
-        return study
-    return replace(study, data=replace(study.data, images=images))
 
 
 def _plain(value: Any) -> Any:
