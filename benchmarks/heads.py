@@ -38,16 +38,12 @@ def listed() -> tuple[Images, Images]:
 
 
 @torch.inference_mode()
-def features(
-    model: nn.Module, images: list[tuple[Path, int]], views: tuple[Preprocessing, ...]
-) -> tuple[Tensor, Tensor]:
-    """What the head gets, for every view of every image and its mirror image, and the classes."""
+def features(model: nn.Module, images: Images, views: tuple[Preprocessing, ...], mirror: bool) -> tuple[Tensor, Tensor]:
+    """What the head gets, for every view of every image (and its mirror image), and the classes."""
     found, classes = [], []
     for number, (file, label) in enumerate(images):
         image = read_image(file)
-        pictures = [
-            view(one) for view in views for one in ((image, ImageOps.mirror(image)) if len(views) > 1 else (image,))
-        ]
+        pictures = [view(one) for view in views for one in ((image, ImageOps.mirror(image)) if mirror else (image,))]
         seen = model.avgpool(model.features(torch.stack(pictures))).flatten(1)
         found.append(seen.half())
         classes += [label] * len(pictures)

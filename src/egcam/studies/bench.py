@@ -111,8 +111,10 @@ class Bench:
         scores, curves = self._scores(network, image, spec, explainer)
         example = unit.image < self.study.examples and self.study.maps != "none"
         keep = self._whole or self.study.maps == "all" or example
-        if keep and explainer.coarse is None:
-            # No metric asked this explainer: there is none by the image, or the method was made by name.
+        hopeless = bool(scores) and all(score.cause for score in scores)
+        if keep and explainer.coarse is None and not hopeless:
+            # No metric asked this explainer: there is none by the image, or the method was made by name. A method that
+            # failed at everything is not asked again: its scores say why.
             explainer(image.images, torch.tensor([image.target], device=image.images.device))
         first = unit.method == self.study.methods[0].name
         return Outcome(
