@@ -124,7 +124,8 @@ def mean_ranks(
         rank of a method = mean over images of ( mean over metrics of its rank among the methods )
 
     Methods that tie, but for rounding, share the mean of their places. An image counts for a metric only where every
-    method has a score, so that ranks are paired. The interval is a percentile bootstrap over images; a single image has none.
+    method has a score, so that ranks are paired. The interval is a percentile bootstrap over images; a single image has
+    none.
 
     Example:
         >>> from egcam.metrics.tables import Row
