@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
+from egcam.explainers.sampling import SAMPLINGS, Sampling
 from networks import (
     IMAGE,
     TwoHalves,
@@ -92,13 +93,11 @@ def test_one_constant_reference_tends_to_integrated(cam: type[egcam.GradientCAM]
     assert relative(vanilla, truth) > 0.03, "the path must matter for this to mean anything"
 
 
-def root_mean_square_error(truth: Tensor, samples: int, stratified: bool) -> float:
+def root_mean_square_error(truth: Tensor, samples: int, sampling: Sampling) -> float:
     network, images = smooth_everywhere(), pictures(2)
     errors = [
         relative(
-            signed_map(
-                egcam.HiResCAM, network, egcam.Expected("black", samples, stratified=stratified, seed=seed), images
-            ),
+            signed_map(egcam.HiResCAM, network, egcam.Expected("black", samples, sampling=sampling, seed=seed), images),
             truth,
         )
         for seed in range(12)
@@ -107,13 +106,15 @@ def root_mean_square_error(truth: Tensor, samples: int, stratified: bool) -> flo
 
 
 def test_expected_converges_at_the_rate_of_its_design() -> None:
-    """From 32 to 512 samples plain Monte Carlo gains sqrt(16) = 4; strata of 1/4 and 1/32 give about 32."""
+    """From 32 to 512 samples Monte Carlo gains sqrt(16) = 4, strata of 1/4 and 1/32 about 32, a shifted lattice 16."""
     truth = signed_map(egcam.HiResCAM, smooth_everywhere(), egcam.Integrated(4000), pictures(2))
-    plain = [root_mean_square_error(truth, samples, stratified=False) for samples in (32, 512)]
-    stratified = [root_mean_square_error(truth, samples, stratified=True) for samples in (32, 512)]
+    plain = [root_mean_square_error(truth, samples, "monte-carlo") for samples in (32, 512)]
+    stratified = [root_mean_square_error(truth, samples, "stratified") for samples in (32, 512)]
+    lattice = [root_mean_square_error(truth, samples, "lattice") for samples in (32, 512)]
     assert 2.2 < plain[0] / plain[1] < 7
     assert 16 < stratified[0] / stratified[1] < 64
-    assert stratified[0] < plain[0] / 2
+    assert 11 < lattice[0] / lattice[1] < 23
+    assert lattice[0] < stratified[0] < plain[0] / 2
 
 
 @each_weighting
@@ -202,29 +203,29 @@ def test_own_weighting_gets_the_averaged_gradient_and_the_clean_activations() ->
 # -- what is drawn -------------------------------------------------------------------------------
 
 
-def drawn_shares(samples: int, stratified: bool, seed: int = 0) -> Tensor:
+def drawn_shares(samples: int, sampling: Sampling, seed: int = 0) -> Tensor:
     recorder = Recorder()
-    gradient = egcam.Expected("black", samples, path=recorder, stratified=stratified, seed=seed)
+    gradient = egcam.Expected("black", samples, path=recorder, sampling=sampling, seed=seed)
     signed_map(egcam.GradCAM, flat_linear_head(), gradient, pictures(1))
     return torch.tensor(recorder.shares)
 
 
 def test_stratified_shares_fall_into_each_stratum_once_for_each_replicate() -> None:
-    shares = drawn_shares(32, stratified=True).reshape(8, 4)
+    shares = drawn_shares(32, "stratified").reshape(8, 4)
     assert (shares * 4).floor().long().sort(1).values.tolist() == [[0, 1, 2, 3]] * 8
     orders = {tuple(row) for row in (shares * 4).floor().long().tolist()}
     assert len(orders) > 2, "strata must come in random order"
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-def test_shares_are_uniform(stratified: bool) -> None:
-    shares = drawn_shares(512, stratified).sort().values
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_shares_are_uniform(sampling: Sampling) -> None:
+    shares = drawn_shares(512, sampling).sort().values
     assert shares[0] >= 0
     assert shares[-1] < 1
     even = (torch.arange(512) + 0.5) / 512
     # Kolmogorov-Smirnov at 1e-4: 2.2 / sqrt(n) for independent draws
     assert float((shares - even).abs().max()) < 2.2 / 512**0.5
-    if not stratified:
+    if sampling == "monte-carlo":
         assert float((shares - even).abs().max()) > 1 / 512, "independent draws are not that even"
 
 
@@ -491,7 +492,7 @@ def test_expected_grad_cam_sees_past_saturation() -> None:
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
     assert found.error is not None
     assert not found.error.any(), "every replicate of four strata gives the same map"
-    plain = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", samples=32, stratified=False)
+    plain = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", samples=32, sampling="monte-carlo")
     scattered = plain(BRIGHT, target=0)
     assert scattered.error is not None
     assert float(scattered.error.max()) > 0.01
@@ -535,7 +536,7 @@ def test_methods_without_chance_have_no_error() -> None:
     assert egcam.ExpectedGradCAM(network, LAYER, samples=1, signed=True)(images).error is None, "one sample has none"
 
 
-def noisy_cam(samples: int, seed: int, stratified: bool, tolerance: float | None = None) -> egcam.ExpectedGradCAM:
+def noisy_cam(samples: int, seed: int, sampling: Sampling, tolerance: float | None = None) -> egcam.ExpectedGradCAM:
     return egcam.ExpectedGradCAM(
         smooth_everywhere(),
         LAYER,
@@ -543,19 +544,19 @@ def noisy_cam(samples: int, seed: int, stratified: bool, tolerance: float | None
         samples=samples,
         kernel=egcam.Kernel("gaussian", 0.2),
         seed=seed,
-        stratified=stratified,
+        sampling=sampling,
         tolerance=tolerance,
         signed=True,
         batch_size=64,
     )
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-def test_error_shrinks_with_the_root_of_the_samples(stratified: bool) -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_error_shrinks_with_the_root_of_the_samples(sampling: Sampling) -> None:
     """References and noise dominate here, so strata change nothing of the rate: 16 times the samples, a quarter."""
 
     def size(samples: int) -> float:
-        errors = [noisy_cam(samples, seed, stratified)(pictures(2), target=1).error for seed in range(8)]
+        errors = [noisy_cam(samples, seed, sampling)(pictures(2), target=1).error for seed in range(8)]
         return float(torch.stack(errors).square().mean().sqrt())
 
     assert size(32) / size(512) == pytest.approx(4, rel=0.35)
@@ -576,50 +577,61 @@ def assert_covers(deviations: Tensor) -> None:
     assert float(deviations.mean(0).abs().max()) < 5 / len(deviations) ** 0.5, "no bias"
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-def test_error_covers_the_truth_on_one_path(stratified: bool) -> None:
+def deviations_on_one_path(sampling: Sampling) -> Tensor:
     """From black, the truth is known: the integral along the line."""
     network = smooth_everywhere()
     truth = signed_map(egcam.HiResCAM, network, egcam.Integrated(4000), pictures(1))
 
     def cam(seed: int) -> egcam.ExpectedGradCAM:
-        options = {"reference": "black", "samples": 64, "stratified": stratified, "signed": True}
+        options = {"reference": "black", "samples": 64, "sampling": sampling, "signed": True}
         return egcam.ExpectedGradCAM(network, LAYER, seed=seed, batch_size=64, **options)
 
-    assert_covers(standardised(cam, truth, 80))
+    return standardised(cam, truth, 80)
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-def test_error_covers_the_truth_with_random_references_and_noise(stratified: bool) -> None:
-    truth = noisy_cam(4096, 999, stratified)(pictures(1), target=1).maps
-    assert_covers(standardised(lambda seed: noisy_cam(64, seed, stratified), truth, 60))
+@pytest.mark.parametrize("sampling", ["stratified", "monte-carlo"])
+def test_error_covers_the_truth_on_one_path(sampling: Sampling) -> None:
+    assert_covers(deviations_on_one_path(sampling))
 
 
-def test_stratified_has_less_variance_than_plain_monte_carlo() -> None:
-    def variance(stratified: bool) -> float:
+def test_error_of_the_lattice_is_never_too_small_on_one_path() -> None:
+    """Its replicates lie between each other, so their mean is better than their scatter says."""
+    deviations = deviations_on_one_path("lattice")
+    assert float(deviations.abs().max()) < 1
+    spread = float(deviations.square().mean().sqrt())
+    assert float(deviations.mean(0).abs().max()) < 5 * spread / len(deviations) ** 0.5, "no bias"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_error_covers_the_truth_with_random_references_and_noise(sampling: Sampling) -> None:
+    truth = noisy_cam(4096, 999, sampling)(pictures(1), target=1).maps
+    assert_covers(standardised(lambda seed: noisy_cam(64, seed, sampling), truth, 60))
+
+
+def test_even_sampling_has_less_variance_than_plain_monte_carlo() -> None:
+    def variance(sampling: Sampling) -> float:
         network = smooth_everywhere()
         maps = [
-            signed_map(
-                egcam.HiResCAM, network, egcam.Expected("black", 16, stratified=stratified, seed=seed), pictures(2)
-            )
+            signed_map(egcam.HiResCAM, network, egcam.Expected("black", 16, sampling=sampling, seed=seed), pictures(2))
             for seed in range(40)
         ]
         return float(torch.stack(maps).var(0).sum())
 
-    assert variance(True) < variance(False) / 8
+    assert variance("stratified") < variance("monte-carlo") / 8
+    assert variance("lattice") < variance("monte-carlo") / 8
 
 
 def relative_error(found: egcam.Explanation) -> Tensor:
     return found.error.flatten(1).norm(dim=1) / found.maps.flatten(1).norm(dim=1)
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-def test_tolerance_stops_early_and_meets_its_bound(stratified: bool) -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_tolerance_stops_early_and_meets_its_bound(sampling: Sampling) -> None:
     images = pictures(4)
-    full = noisy_cam(512, 0, stratified)(images, target=1)
+    full = noisy_cam(512, 0, sampling)(images, target=1)
     reached = float(relative_error(full).max())
-    loose = noisy_cam(512, 0, stratified, tolerance=3 * reached)(images, target=1)
-    tight = noisy_cam(512, 0, stratified, tolerance=1.2 * reached)(images, target=1)
+    loose = noisy_cam(512, 0, sampling, tolerance=3 * reached)(images, target=1)
+    tight = noisy_cam(512, 0, sampling, tolerance=1.2 * reached)(images, target=1)
     assert float(relative_error(loose).max()) <= 3 * reached
     assert float(relative_error(tight).max()) <= 1.2 * reached
     assert loose.passes < tight.passes < full.passes
@@ -630,7 +642,7 @@ def test_tolerance_stops_early_and_meets_its_bound(stratified: bool) -> None:
 
 def test_tolerance_can_stop_long_before_a_generous_limit() -> None:
     images = pictures(1)
-    reached = [noisy_cam(limit, 0, True, tolerance=0.5)(images, target=1).passes for limit in (64, 2048)]
+    reached = [noisy_cam(limit, 0, "lattice", tolerance=0.5)(images, target=1).passes for limit in (64, 2048)]
     assert reached[1] == reached[0] < 64
 
 
@@ -654,8 +666,8 @@ def test_tolerance_stops_each_image_by_itself() -> None:
 
 def test_tolerance_that_is_never_met_changes_nothing() -> None:
     images = pictures(2)
-    never = noisy_cam(48, 0, True, tolerance=1e-9)(images, target=1)
-    plain = noisy_cam(48, 0, True)(images, target=1)
+    never = noisy_cam(48, 0, "lattice", tolerance=1e-9)(images, target=1)
+    plain = noisy_cam(48, 0, "lattice")(images, target=1)
     assert torch.equal(never.maps, plain.maps)
     assert never.passes == plain.passes == 2 * 49
 
@@ -668,6 +680,9 @@ BATCHED: dict[str, Callable[[], egcam.Expected | egcam.Smooth | egcam.Integrated
     "integrated from an image": lambda: egcam.Integrated(7, baseline=pictures(3, seed=8)),
     "image references": lambda: egcam.Expected(pictures(5, seed=8), 9),
     "references among which are the images": lambda: egcam.Expected(pictures(5), 9, difference="latent"),
+    "references among which are some of the images": lambda: egcam.Expected(pictures(6)[2:], 9),
+    "independent references": lambda: egcam.Expected(pictures(5), 9, sampling="monte-carlo"),
+    "stratified": lambda: egcam.Expected(pictures(5), 9, sampling="stratified"),
     "tolerance": lambda: egcam.Expected(pictures(5, seed=8), 200, tolerance=0.1),
     "tolerance and noise": lambda: egcam.Expected("noise", 200, tolerance=0.1, kernel="uniform"),
     "normaliser": lambda: egcam.Expected("blurred", 6, kernel=egcam.Kernel("uniform", 1, True, 2, True)),
@@ -712,7 +727,7 @@ def test_every_method_in_a_batch_equals_single_calls(method: str, batch_size: in
 RANDOM = {
     "smooth": lambda seed: egcam.Smooth(5, seed=seed),
     "path": lambda seed: egcam.Expected("black", 5, seed=seed),
-    "plain path": lambda seed: egcam.Expected("black", 5, stratified=False, seed=seed),
+    "plain path": lambda seed: egcam.Expected("black", 5, sampling="monte-carlo", seed=seed),
     "references": lambda seed: egcam.Expected("noise", 5, path=lambda r, x, a: r, seed=seed),
     "image references": lambda seed: egcam.Expected(pictures(50, seed=8), 5, path=lambda r, x, a: r, seed=seed),
     "kernel": lambda seed: egcam.Expected("black", 5, path=stay, kernel="gaussian", seed=seed),

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,15 +26,24 @@ from egcam.randomness import generator, like
 ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
 
 
+class Visit(NamedTuple):
+    """Reference number `reference` of an image's references, and how often it came before."""
+
+    reference: int
+    number: int
+
+
 @dataclass(frozen=True)
 class Drawn:
     """References for a batch: one per image, and keys that are equal exactly where the references are equal.
 
-    A key of None says that this reference will not come again, so nothing computed from it is worth keeping.
+    A key of None says that this reference will not come again, so nothing computed from it is worth keeping. Visits
+    are given where an image has a fixed number of references that come again and again.
     """
 
     images: Tensor
     keys: list[Hashable]
+    visits: list[Visit] | None = None
 
 
 class Reference(ABC):
@@ -96,7 +105,7 @@ _reading = threading.Lock()
 class Images(Reference):
     """Images of a data set: a tensor (M, C, H, W), a data set or a loader of images or (image, label) pairs.
 
-    Samples go through the images in random order, each once before any comes again. An explained image that is itself
+    Samples go through the images in random order, again and again in the same one. An explained image that is itself
     in the set is never its own reference. Of a data set or loader at most `limit` images are read, once, when first
     needed: a random choice of a data set, the first ones of a loader.
     """
@@ -127,16 +136,16 @@ class Images(Reference):
                 f"the reference images have shape {tuple(pool.shape[1:])}, the explained images "
                 f"{tuple(images.shape[1:])}: resize and normalise both in the same way"
             )
-        chosen = [self._choose(own, sample, seed) for own in _where_equal(images, pool)]
-        return Drawn(like(pool[chosen], images), [("pool", index) for index in chosen])
-
-    def _choose(self, own: frozenset[int], sample: int, seed: int) -> int:
-        others = len(self.pool) - len(own)
-        if others == 0:
-            raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
-        cycle, position = divmod(sample, others)
-        order = torch.randperm(len(self.pool), generator=generator(seed, "pool", cycle), device="cpu").tolist()
-        return int([index for index in order if index not in own][position])
+        order = torch.randperm(len(pool), generator=generator(seed, "pool"), device="cpu").tolist()
+        chosen: list[int] = []
+        visits: list[Visit] = []
+        for own in _where_equal(images, pool):
+            others = [index for index in order if index not in own]
+            if not others:
+                raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
+            visits.append(Visit(sample % len(others), sample // len(others)))
+            chosen.append(others[visits[-1].reference])
+        return Drawn(like(pool[chosen], images), [("pool", index) for index in chosen], visits)
 
 
 def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:

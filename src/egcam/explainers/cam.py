@@ -22,6 +22,7 @@ from egcam.explainers.gradients import (
 from egcam.explainers.kernels import KernelLike
 from egcam.explainers.options import Common
 from egcam.explainers.paths import PathLike
+from egcam.explainers.sampling import Sampling
 from egcam.explainers.task import Task, chunks
 from egcam.explainers.weightings import (
     Elementwise,
@@ -169,7 +170,7 @@ class ExpectedGradCAM(GradientCAM):
         path: "linear", "subset" or a callable; see `Expected`.
         kernel: smoothing noise; see `Kernel`.
         difference: "none", "input" or "latent"; see `Expected`.
-        stratified: stratify a; see `Expected`.
+        sampling: "lattice", "stratified" or "monte-carlo"; see `Expected`.
         tolerance: the relative standard error of the map at which sampling stops.
         pooled: average the weights over positions, as in Grad-CAM.
         summed: add up the weighted differences themselves; needs a difference term.
@@ -196,7 +197,7 @@ class ExpectedGradCAM(GradientCAM):
         path: PathLike = "linear",
         kernel: KernelLike = None,
         difference: Difference = "none",
-        stratified: bool = True,
+        sampling: Sampling = "lattice",
         tolerance: float | None = None,
         pooled: bool = False,
         summed: bool = False,
@@ -208,7 +209,7 @@ class ExpectedGradCAM(GradientCAM):
             path=path,
             kernel=kernel,
             difference=difference,
-            stratified=stratified,
+            sampling=sampling,
             tolerance=tolerance,
             seed=seed,
         )

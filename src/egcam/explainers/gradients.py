@@ -24,9 +24,10 @@ from egcam.errors import SamplingError, near_misses
 from egcam.explainers.kernels import Kernel, KernelLike, as_kernel
 from egcam.explainers.options import is_whole
 from egcam.explainers.paths import Linear, PathLike, as_path
+from egcam.explainers.sampling import Midpoints, Sampling, Scheme, check_sampling, scheme
 from egcam.explainers.task import Task, chunks
 from egcam.randomness import generator
-from egcam.references import Drawn, Reference, ReferenceLike, as_reference
+from egcam.references import Drawn, Reference, ReferenceLike, Visit, as_reference
 
 Difference: TypeAlias = Literal["none", "input", "latent"]
 DIFFERENCES: tuple[Difference, ...] = ("none", "input", "latent")
@@ -436,8 +437,9 @@ class Integrated(Averaged):
 
     def _draws(self, task: Task) -> _Draws:
         baseline = as_reference(self.baseline, default="black", seed=self.seed)
-        shares = [(step + 0.5) / self.steps for step in range(self.steps)]
-        plan = _PathPlan(shares, fixed_reference=True, difference=self.difference, seed=self.seed)
+        plan = _PathPlan(
+            self.steps, Midpoints(self.steps), fixed_reference=True, difference=self.difference, seed=self.seed
+        )
         return _PathDraws(task, baseline, plan)
 
     def _round(self, remaining: list[int], images: int, batch_size: int) -> list[int]:
@@ -459,7 +461,8 @@ class Expected(Averaged):
             (references, images, a) -> points.
         kernel: smoothing noise, a `Kernel`, "gaussian", "uniform" or None.
         difference: "none", d = 1; "input", d = f(x - x') as in the paper's last formula; "latent", d = f(x) - f(x').
-        stratified: a from n_r equal strata of each replicate rather than plain Monte Carlo: same mean, less variance.
+        sampling: "lattice", a evenly spread over the whole run and over the visits of each reference; "stratified", a
+            from equal strata of each replicate; "monte-carlo", a and x' independent. Same mean, more and more variance.
         tolerance: stop an image's sampling once ||error|| <= tolerance * ||map||.
         seed: of all draws. Draws depend on the seed and the sample's number only.
 
@@ -474,13 +477,14 @@ class Expected(Averaged):
     path: PathLike = "linear"
     kernel: KernelLike = None
     difference: Difference = "none"
-    stratified: bool = True
+    sampling: Sampling = "lattice"
     tolerance: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_samples(self.samples)
         _check_difference(self.difference)
+        check_sampling(self.sampling)
         as_path(self.path)
         as_kernel(self.kernel)
         if self.tolerance is not None and not self.tolerance > 0:
@@ -509,25 +513,11 @@ class Expected(Averaged):
     def _replicates(self) -> list[int]:
         return replicate_sizes(self.samples, small=self.tolerance is not None)
 
-    def shares(self) -> list[float]:
-        """a_s for every sample: stratified within each replicate, in random order, or independent."""
-        shares: list[float] = []
-        for number, size in enumerate(self._replicates()):
-            sources = [generator(self.seed, "share", len(shares) + place) for place in range(size)]
-            uniform = [torch.rand((), generator=one, dtype=torch.float64, device="cpu").item() for one in sources]
-            if not self.stratified:
-                shares.extend(uniform)
-                continue
-            # Strata are shuffled so that no reference meets the same stretch of the path again and again.
-            chance = generator(self.seed, "strata", number)
-            order = torch.randperm(size, generator=chance, device="cpu").tolist()
-            shares.extend((stratum + within) / size for stratum, within in zip(order, uniform, strict=True))
-        return shares
-
     def _draws(self, task: Task) -> _Draws:
         assert isinstance(self.reference, Reference)
         plan = _PathPlan(
-            self.shares(),
+            self.samples,
+            scheme(self.sampling, self._replicates(), self.seed),
             path=self.path,
             kernel=as_kernel(self.kernel),
             difference=self.difference,
@@ -546,7 +536,8 @@ def _check_difference(difference: str) -> None:
 class _PathPlan:
     """The points of a path estimator, before any image is known."""
 
-    shares: list[float]
+    samples: int
+    scheme: Scheme
     path: PathLike = field(default_factory=Linear)
     kernel: Kernel | None = None
     difference: Difference = "none"
@@ -573,20 +564,36 @@ class _PathDraws(_Draws):
         sample = evaluation // self.plan.per_sample
         images = self.task.images[own]
         drawn = self._drawn(own, sample)
-        chance = generator(self.plan.seed, "path", sample)
-        points = self.path.between(drawn.images, images, self.plan.shares[sample], chance)
+        points = self._between(drawn, images, sample)
         if self.plan.kernel is not None:
             points = points + self.plan.kernel.noise(images, evaluation, self.plan.seed)
         return Points(points, drawn)
 
     def _drawn(self, own: Tensor, sample: int) -> Drawn:
         if self.source.varies and not self.plan.fixed_reference:
-            return self.source.draw(self.task.images[own], self.task.rows[own].tolist(), sample, self.plan.seed)
+            number = self.plan.scheme.draw_number(sample)
+            return self.source.draw(self.task.images[own], self.task.rows[own].tolist(), number, self.plan.seed)
         if self._fixed is None:
             rows = self.task.rows.tolist()
             drawn = self.source.draw(self.task.images, rows, 0, self.plan.seed)
             self._fixed = Drawn(drawn.images, [("fixed", row) for row in rows])
-        return Drawn(self._fixed.images[own], [self._fixed.keys[row] for row in own.tolist()])
+        keys = [self._fixed.keys[row] for row in own.tolist()]
+        return Drawn(self._fixed.images[own], keys, [Visit(0, sample)] * len(keys))
+
+    def _between(self, drawn: Drawn, images: Tensor, sample: int) -> Tensor:
+        """The points of a sample. An image among its own references has one less of them, so maybe another share."""
+        visits = drawn.visits if drawn.visits is not None else [Visit(sample, 0)] * len(images)
+        shares = [self.plan.scheme.share(sample, visit) for visit in visits]
+        if len(set(shares)) == 1:
+            return self._at_share(drawn.images, images, shares[0], sample)
+        parts = [
+            self._at_share(drawn.images[row, None], images[row, None], share, sample)
+            for row, share in enumerate(shares)
+        ]
+        return torch.cat(parts)
+
+    def _at_share(self, references: Tensor, images: Tensor, share: float, sample: int) -> Tensor:
+        return self.path.between(references, images, share, generator(self.plan.seed, "path", sample))
 
     def factors(self, own: Tensor, points: Points) -> list[Tensor] | None:
         if self.plan.difference == "none":
@@ -638,7 +645,7 @@ class _PathDraws(_Draws):
         images = self.task.images if kernel.relative else self.task.images[:1]
         pairs = [
             (evaluation, row)
-            for evaluation in range(len(self.plan.shares) * self.plan.per_sample)
+            for evaluation in range(self.plan.samples * self.plan.per_sample)
             for row in range(len(images))
         ]
         totals: list[Tensor] = []

@@ -17,6 +17,7 @@ from egcam.explainers.gradients import Estimator, Expected, Integrated, Smooth, 
 from egcam.explainers.kernels import KernelLike
 from egcam.explainers.options import Common
 from egcam.explainers.paths import PathLike
+from egcam.explainers.sampling import Sampling
 from egcam.explainers.weightings import Magnitude, Summed, Weighting
 from egcam.references import ReferenceLike
 
@@ -107,7 +108,7 @@ class ExpectedGradients(_AtInput):
         seed: int = 0,
         path: PathLike = "linear",
         kernel: KernelLike = None,
-        stratified: bool = True,
+        sampling: Sampling = "lattice",
         tolerance: float | None = None,
         **common: Unpack[Common],
     ) -> None:
@@ -117,7 +118,7 @@ class ExpectedGradients(_AtInput):
             path=path,
             kernel=kernel,
             difference="latent",
-            stratified=stratified,
+            sampling=sampling,
             tolerance=tolerance,
             seed=seed,
         )

@@ -80,7 +80,7 @@ def sampling_convergence(
         method: a registered method that takes `samples` and `seed`.
         seed: of the long run; the others have the seeds after it.
         progress: called with the share of the work done.
-        options: of the method: reference, layer, kernel, difference, stratified, …
+        options: of the method: reference, layer, kernel, difference, sampling, …
 
     Example:
         >>> import torch
