@@ -267,7 +267,7 @@ def test_under_autocast(method):
         found = maps(method, model, images, reference="black")
         kept.check()
     assert found.isfinite().all()
-    assert close(found, expected, tolerance=0.15)
+    assert close(found, expected, tolerance=0.2), "a ReLU or two switch in bfloat16, and samples are few"
 
 
 @every_method
