@@ -322,13 +322,12 @@ def draw(results: Results, file: Path) -> None:
         "lattice": (style.EMPHASIS, "-", "lattice (default)"),
     }
     with style.context():
-        figure = Figure(figsize=(style.PAGE_WIDTH, 3.6), layout="constrained")
+        figure = Figure(figsize=(style.PAGE_WIDTH, 3.8), layout="constrained")
         axes = figure.subplots(2, len(SUBJECTS), sharey=True, squeeze=False)
         for row, (kind, networks) in zip(axes, results.items(), strict=True):
             for axis, (label, schemes) in zip(row, networks.items(), strict=False):
                 for name, (color, line, text) in looks.items():
-                    pairs = [(n, e) for n, e in zip(COUNTS[kind], schemes[name], strict=True) if e > 0.01]
-                    axis.plot(*zip(*pairs, strict=True), line, color=color, label=text, linewidth=1.3)
+                    axis.plot(COUNTS[kind], schemes[name], line, color=color, label=text, linewidth=1.3)
                 axis.axhline(LEVEL, color=style.RULE, linewidth=0.8, zorder=0)
                 axis.set(xscale="log", yscale="log", ylim=(0.01, 1), title=label if kind == "images" else "")
                 axis.set_xlabel("samples")
@@ -337,7 +336,7 @@ def draw(results: Results, file: Path) -> None:
                 for both in (axis.xaxis, axis.yaxis):
                     both.set_minor_formatter(NullFormatter())
             row[0].set_ylabel("64 images\nerror of the map" if kind == "images" else "blurred\nerror of the map")
-        axes[0][0].legend(loc="lower left", frameon=False)
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
         figure.savefig(file, dpi=200)
 
 
