@@ -143,9 +143,61 @@ def test_smooth_grad_cam_plus_plus_is_plus_plus_with_the_smooth_gradient() -> No
 @pytest.mark.parametrize(("pooled", "cam"), [(True, egcam.GradCAM), (False, egcam.HiResCAM)])
 def test_expected_grad_cam_is_a_cam_with_the_expected_gradient(pooled: bool, cam: type[egcam.GradientCAM]) -> None:
     network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
-    named = egcam.ExpectedGradCAM(network, LAYER, reference=others, samples=8, pooled=pooled, signed=True)
+    named = egcam.ExpectedGradCAM(
+        network, LAYER, reference=others, samples=8, pooled=pooled, signed=True, by_sample=False
+    )
     found = named(images, target=1).maps
     assert torch.equal(found, signed_map(cam, network, egcam.Expected(others, 8), images))
+    # Signed maps are not rectified, so the average of the maps is the map of the average.
+    by_sample = egcam.ExpectedGradCAM(network, LAYER, reference=others, samples=8, pooled=pooled, signed=True)
+    torch.testing.assert_close(by_sample(images, target=1).maps, found, **EXACT)
+
+
+@pytest.mark.parametrize("weighting", [egcam.GradCAM, egcam.HiResCAM, egcam.LayerCAM, egcam.GradCAMPlusPlus])
+def test_by_sample_is_the_average_of_the_rectified_maps_of_single_samples(weighting: type[egcam.GradientCAM]) -> None:
+    """Sample s alone is a run of one sample with the point of sample s: a path that hands out one point at a time."""
+    network, images, others = perceptron_head(), pictures(2), pictures(4, seed=9)
+    points = [
+        image + share * (images - image) for image, share in zip(others[:, None], (0.1, 0.4, 0.6, 0.9), strict=True)
+    ]
+
+    def of(each: list[Tensor], by_sample: bool) -> Tensor:
+        handed = iter(each)
+        gradient = egcam.Expected("black", len(each), path=lambda *_: next(handed))
+        return weighting(network, LAYER, gradient=gradient, by_sample=by_sample, batch_size=2)(images, target=1).maps
+
+    single = torch.stack([of([point], by_sample=False) for point in points])
+    found = of(points, by_sample=True)
+    torch.testing.assert_close(found, single.mean(0), **EXACT)
+    assert not torch.allclose(found, of(points, by_sample=False)), "rectifying later must make a difference here"
+
+
+def test_sharpness_is_an_exponent_that_keeps_order_and_peak() -> None:
+    network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
+    options = {"reference": others, "samples": 8}
+    plain = egcam.ExpectedGradCAM(network, LAYER, sharpness=1.0, **options)(images, target=1)
+    sharp = egcam.ExpectedGradCAM(network, LAYER, sharpness=1.5, **options)(images, target=1)
+    peaks = plain.maps.amax((1, 2), keepdim=True)
+    torch.testing.assert_close(sharp.maps, peaks * (plain.maps / peaks) ** 1.5, **EXACT)
+    assert plain.error is not None
+    assert sharp.error is not None
+    torch.testing.assert_close(sharp.error, plain.error * 1.5 * (plain.maps / peaks) ** 0.5, **EXACT)
+    signed = [
+        egcam.ExpectedGradCAM(network, LAYER, sharpness=p, signed=True, **options)(images, 1).maps for p in (1, 3)
+    ]
+    assert torch.equal(signed[0], signed[1])
+
+
+def test_a_zero_map_stays_zero_when_sharpened() -> None:
+    with pytest.warns(egcam.ZeroMapWarning):
+        found = egcam.GradCAM(saturated(), LAYER, sharpness=2.0)(BRIGHT, target=0)
+    assert not found.maps.any()
+
+
+@pytest.mark.parametrize("sharpness", [0.5, -1, float("nan"), float("inf"), "2", True])
+def test_sharpness_is_checked(sharpness: object) -> None:
+    with pytest.raises(egcam.errors.MethodError, match="sharpness is an exponent of at least 1"):
+        egcam.ExpectedGradCAM(perceptron_head(), LAYER, sharpness=sharpness)  # type: ignore[arg-type]
 
 
 # -- any estimator in any weighting --------------------------------------------------------------
@@ -488,7 +540,7 @@ def test_grad_cam_is_blind_where_the_output_is_saturated() -> None:
 
 def test_expected_grad_cam_sees_past_saturation() -> None:
     """From black, the gradient is 1 for a < 1/4 and 0 from there on: E[g] = 1/4, by strata of 1/4 exactly."""
-    found = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", samples=32)(BRIGHT, target=0)
+    found = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", samples=32, sharpness=1)(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
     assert found.error is not None
     assert not found.error.any(), "every replicate of four strata gives the same map"

@@ -168,9 +168,11 @@ def integrated_grad_cam(case: Case) -> np.ndarray:
 
 
 def expected_grad_cam(case: Case) -> np.ndarray:
-    """By location, no difference."""
-    average = sum(case.gradient(point) for point in case.samples) / SAMPLES
-    return case.rectified((average * case.activations(case.image)).sum(0))
+    """By location, no difference; the samples' maps are rectified one by one, and their average m becomes m^2 / max m."""
+    activations = case.activations(case.image)
+    maps = [case.rectified((case.gradient(point) * activations).sum(0)) for point in case.samples]
+    average = sum(maps) / SAMPLES
+    return average if case.signed else average**2 / average.max()
 
 
 def expected_grad_cam_paper(case: Case) -> np.ndarray:

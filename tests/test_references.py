@@ -346,7 +346,7 @@ def test_references_have_the_images_dtype_and_device(reference: object, dtype: t
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        (None, "blurred"),
+        (None, "blurred and colours"),
         ("black", "black"),
         (references.blurred(3), "blurred (sigma 3)"),
         (references.noise(0.2), "noise (scale 0.2)"),
@@ -424,3 +424,44 @@ def test_explainers_with_image_references_can_be_copied() -> None:
     copied = copy.deepcopy(cam)
     torch.testing.assert_close(copied(images, target=1).maps, cam(images, target=1).maps, rtol=0, atol=0)
     assert copied.model is not network
+
+
+def test_colours_are_one_colour_from_each_channels_own_range() -> None:
+    images = pictures(3)
+    source = egcam.references.colours()
+    drawn = torch.stack([source.draw(images, [0, 1, 2], sample, 0).images for sample in range(400)])
+    assert torch.equal(drawn, drawn[..., :1, :1].expand_as(drawn)), "one colour everywhere"
+    low, high = images.amin((2, 3)), images.amax((2, 3))
+    shares = (drawn[..., 0, 0] - low) / (high - low)
+    assert float(shares.min()) >= 0
+    assert float(shares.max()) <= 1
+    # A uniform share has mean 1/2 and variance 1/12; 400 draws are within 0.07 and 0.02 of them.
+    torch.testing.assert_close(shares.mean(0), torch.full_like(shares[0], 0.5), atol=0.07, rtol=0)
+    torch.testing.assert_close(shares.var(0), torch.full_like(shares[0], 1 / 12), atol=0.02, rtol=0)
+
+
+def test_a_mixture_takes_its_parts_in_turn() -> None:
+    images, others = pictures(2), pictures(3, seed=5)
+    parts = (egcam.references.black(), egcam.references.as_reference(others))
+    mixed = egcam.references.mixture(*parts)
+    for sample in range(8):
+        part = parts[sample % 2]
+        wanted = part.draw(images, [0, 1], sample // 2, 7)
+        found = mixed.draw(images, [0, 1], sample, 7)
+        assert torch.equal(found.images, wanted.images)
+        assert found.keys == [(sample % 2, key) for key in wanted.keys]
+        of_pool = [((sample // 2) % 3, (sample // 2) // 3)] * 2
+        assert [tuple(visit) for visit in found.visits or []] == (
+            [(0, sample // 2)] * 2 if sample % 2 == 0 else of_pool
+        )
+    with pytest.raises(egcam.errors.SamplingError, match="at least one"):
+        egcam.references.mixture()
+
+
+def test_the_default_is_blurred_copies_and_colours() -> None:
+    found = egcam.ExpectedGradCAM(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
+    assert found.reference == "blurred and colours"
+    same = egcam.ExpectedGradCAM(
+        perceptron_head(), LAYER, samples=4, reference=egcam.references.mixture("blurred", "colours")
+    )
+    assert torch.equal(found.maps, same(pictures(2), target=1).maps)

@@ -97,6 +97,36 @@ class Random(Reference):
         return Drawn(_checked(drawn, images, self.name), [None] * len(rows))
 
 
+@dataclass(frozen=True)
+class Mixture(Reference):
+    """Several references in turn: sample s is sample s // k of reference number s modulo k, k being how many there are.
+
+    Example:
+        >>> Mixture((blurred(), black())).description
+        'blurred and black'
+    """
+
+    parts: tuple[Reference, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise SamplingError("a mixture needs at least one reference")
+
+    @property
+    def description(self) -> str:
+        """The descriptions of its parts."""
+        return " and ".join(part.description for part in self.parts)
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """The draw of the part whose turn it is."""
+        round_, turn = divmod(sample, len(self.parts))
+        part = self.parts[turn]
+        drawn = part.draw(images, rows, round_, seed)
+        again = Visit(round_, 0) if part.varies else Visit(0, round_)
+        visits = drawn.visits if drawn.visits is not None else [again] * len(rows)
+        return Drawn(drawn.images, [None if key is None else (turn, key) for key in drawn.keys], visits)
+
+
 # One for all data sets: a lock of its own would make a reference, and every explainer that holds one, uncopyable.
 _reading = threading.Lock()
 
@@ -239,6 +269,32 @@ def uniform() -> Reference:
     return Random("uniform", function)
 
 
+def colours() -> Reference:
+    """One colour everywhere, drawn anew for each sample: each channel evenly from the image's own range [min, max]."""
+
+    def function(images: Tensor, source: torch.Generator) -> Tensor:
+        drawn = like(torch.rand((images.shape[1], 1, 1), generator=source, device="cpu", dtype=torch.float32), images)
+        least = images.amin((2, 3), keepdim=True)
+        return (least + drawn * (images.amax((2, 3), keepdim=True) - least)).expand_as(images)
+
+    return Random("colours", function)
+
+
+def mixture(*references: ReferenceLike) -> Reference:
+    """Several references in turn, each anything that can be a reference: images, a name, a callable.
+
+    Example:
+        >>> mixture("blurred", torch.zeros(8, 3, 4, 4)).description
+        'blurred and 8 images'
+    """
+    return Mixture(tuple(as_reference(one) for one in references))
+
+
+def mixed() -> Reference:
+    """Blurred copies and plain colours in turn: the default, since neither alone is good on every network."""
+    return Mixture((blurred(), colours()))
+
+
 def constant(value: float | Sequence[float] | None = None) -> Reference:
     """One colour everywhere: `value` (one number or one per channel), or each image's own mean colour."""
     if value is None:
@@ -287,7 +343,9 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
 
 
 MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
+    "mixed": mixed,
     "blurred": blurred,
+    "colours": colours,
     "noise": noise,
     "uniform": uniform,
     "constant": constant,
@@ -309,11 +367,12 @@ def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference
     return MADE_BY_NAME[name]()
 
 
-def as_reference(reference: ReferenceLike, default: str = "blurred", samples: int = 1, seed: int = 0) -> Reference:
+def as_reference(reference: ReferenceLike, default: str = "mixed", samples: int = 1, seed: int = 0) -> Reference:
     """The reference for what the user said.
 
-    A `Reference`; a tensor of images; a name ("blurred", "noise", "uniform", "constant", "black", "white"); a callable
-    `f(images) -> references` or `f(images, generator) -> references`; a data set or loader; or None for `default`.
+    A `Reference`; a tensor of images; a name ("mixed", "blurred", "colours", "noise", "uniform", "constant", "black",
+    "white"); a callable `f(images) -> references` or `f(images, generator) -> references`; a data set or loader; or
+    None for `default`.
 
     >>> as_reference("black").description
     'black'

@@ -131,7 +131,12 @@ def explain(
 _BUILT_IN: dict[str, Factory] = {
     "expected-grad-cam": ExpectedGradCAM,
     "expected-grad-cam-paper": partial(
-        ExpectedGradCAM, difference="input", pooled=True, kernel=Kernel("uniform", scale=1.0)
+        ExpectedGradCAM,
+        difference="input",
+        pooled=True,
+        kernel=Kernel("uniform", scale=1.0),
+        by_sample=False,
+        sharpness=1.0,
     ),
     "grad-cam": GradCAM,
     "grad-cam++": GradCAMPlusPlus,

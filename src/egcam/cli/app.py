@@ -54,7 +54,7 @@ Reference = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="What the image is compared with: a folder of other images (best: from the same data), or "
-        "blurred, noise, uniform, constant, black, white.",
+        "mixed, blurred, colours, noise, uniform, constant, black, white.",
     ),
 ]
 Samples = Annotated[

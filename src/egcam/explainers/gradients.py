@@ -90,7 +90,9 @@ class Estimator(ABC):
         """Passes through the network for each image (at most, where sampling may stop early)."""
 
     @abstractmethod
-    def estimate(self, task: Task, order: int, map_of: MapOf, rectify: bool = True) -> Estimate:
+    def estimate(
+        self, task: Task, order: int, map_of: MapOf, rectify: bool = True, by_sample: bool = False
+    ) -> Estimate:
         """The maps of a task's images.
 
         Args:
@@ -98,6 +100,7 @@ class Estimator(ABC):
             order: how many moments of the gradient the weighting needs.
             map_of: from moments (one per layer) and the numbers of the images they belong to, to maps before the ReLU.
             rectify: whether maps will be rectified; the stopping rule looks at what the user will see.
+            by_sample: average the (rectified) maps of the single gradients rather than take the map of their average.
         """
 
 
@@ -110,7 +113,9 @@ class Vanilla(Estimator):
         """One."""
         return 1
 
-    def estimate(self, task: Task, order: int, map_of: MapOf, rectify: bool = True) -> Estimate:
+    def estimate(
+        self, task: Task, order: int, map_of: MapOf, rectify: bool = True, by_sample: bool = False
+    ) -> Estimate:
         """The maps from one pass."""
         seen = task.look(with_gradient=True)
         assert seen.gradients is not None
@@ -158,7 +163,8 @@ class Averaged(Estimator):
     """An estimator that averages over evaluations, grouped into independent replicates.
 
     Each replicate is a complete small version of the design, so the scatter of the replicates' maps gives an honest
-    standard error, whatever happens inside a replicate (stratification, references without repetition).
+    standard error, whatever happens inside a replicate (stratification, references without repetition). The replicates
+    of a lattice fill each other's gaps rather than being independent, so there the error is an upper bound.
     """
 
     @abstractmethod
@@ -176,10 +182,13 @@ class Averaged(Estimator):
     def _tolerance(self) -> float | None:
         return None
 
-    def estimate(self, task: Task, order: int, map_of: MapOf, rectify: bool = True) -> Estimate:
+    def estimate(
+        self, task: Task, order: int, map_of: MapOf, rectify: bool = True, by_sample: bool = False
+    ) -> Estimate:
         """Average over rounds of whole replicates until all are done or every image's error is small enough."""
         task.look()
         draws = self._draws(task)
+        average: _Average = _OfMaps(draws, order, map_of, rectify) if by_sample else _OfGradients(draws, order, map_of)
         ledger = _Ledger(len(task.images), rectify)
         totals = _Totals(len(task.images))
         active = torch.arange(len(task.images), device="cpu")
@@ -191,15 +200,15 @@ class Averaged(Estimator):
                 # What lies beyond the point where an image stops is thrown away: at most as much again as was used.
                 now = now[: max(_CHECK_FROM, len(self._replicates()) - len(remaining))]
             remaining = remaining[len(now) :]
-            sums = _replicate_sums(task, draws, active, evaluation, now, self._evaluations_per_sample, order)
+            sums = _replicate_sums(task, draws, active, evaluation, now, self._evaluations_per_sample, average)
             evaluation += sum(now) * self._evaluations_per_sample
             alive = torch.ones(len(active), dtype=torch.bool, device="cpu")
             for number, size in enumerate(now):
                 counted = size * self._evaluations_per_sample
                 part = [[power[alive, number] for power in layer] for layer in sums]
                 own = active[alive]
-                means = [Moments(*(power / counted for power in layer)) for layer in part]
-                ledger.add(own, counted, map_of(_with_channel_factors(means, draws, own), own))
+                means = [[power / counted for power in layer] for layer in part]
+                ledger.add(own, counted, average.maps(means, own))
                 totals.add(own, counted, part)
                 if self._tolerance is not None:
                     alive[alive.clone()] = ~ledger.within(own, self._tolerance)
@@ -207,8 +216,7 @@ class Averaged(Estimator):
                         break
             active = active[alive]
         everyone = torch.arange(len(task.images), device="cpu")
-        maps = map_of(_with_channel_factors(totals.means(), draws, everyone), everyone)
-        return Estimate(maps, ledger.errors(), draws.reference)
+        return Estimate(average.maps(totals.means(), everyone), ledger.errors(), draws.reference)
 
     def _round(self, remaining: list[int], images: int, batch_size: int) -> list[int]:
         """As many whole replicates as it takes to fill a batch: more would only cost memory."""
@@ -227,10 +235,55 @@ def _with_channel_factors(moments: list[Moments], draws: _Draws, own: Tensor) ->
     return [layer.scaled(factor) for layer, factor in zip(moments, factors, strict=True)]
 
 
+class _Average(ABC):
+    """What is averaged over the samples, and how maps come of it."""
+
+    @abstractmethod
+    def terms(self, gradients: list[Tensor], own: Tensor) -> list[list[Tensor]]:
+        """From d * g at each layer, (B, K, h, w), the tensors (B, …) of each layer that are averaged."""
+
+    @abstractmethod
+    def maps(self, means: list[list[Tensor]], own: Tensor) -> list[Tensor]:
+        """(n, h, w) maps at each layer, from the averages of its terms."""
+
+
+@dataclass(frozen=True)
+class _OfGradients(_Average):
+    """The map of the averaged gradient: moments of d * g."""
+
+    draws: _Draws
+    order: int
+    map_of: MapOf
+
+    def terms(self, gradients: list[Tensor], own: Tensor) -> list[list[Tensor]]:
+        return [powers(layer, self.order) for layer in gradients]
+
+    def maps(self, means: list[list[Tensor]], own: Tensor) -> list[Tensor]:
+        return self.map_of(_with_channel_factors([Moments(*layer) for layer in means], self.draws, own), own)
+
+
+@dataclass(frozen=True)
+class _OfMaps(_Average):
+    """The average of each gradient's own map, rectified: what one sample counts against is not made up by another."""
+
+    draws: _Draws
+    order: int
+    map_of: MapOf
+    rectify: bool
+
+    def terms(self, gradients: list[Tensor], own: Tensor) -> list[list[Tensor]]:
+        moments = [Moments.of(layer, self.order) for layer in gradients]
+        maps = self.map_of(_with_channel_factors(moments, self.draws, own), own)
+        return [[layer.relu() if self.rectify else layer] for layer in maps]
+
+    def maps(self, means: list[list[Tensor]], own: Tensor) -> list[Tensor]:
+        return [layer[0] for layer in means]
+
+
 def _replicate_sums(
-    task: Task, draws: _Draws, active: Tensor, first: int, sizes: list[int], per_sample: int, order: int
+    task: Task, draws: _Draws, active: Tensor, first: int, sizes: list[int], per_sample: int, average: _Average
 ) -> list[list[Tensor]]:
-    """For each layer and power, the sum of (d g)^power over each replicate: (active, replicates, K, h, w)."""
+    """For each layer, the sum of each averaged term over each replicate: (active, replicates, …)."""
     replicate_of = [number for number, size in enumerate(sizes) for _ in range(size * per_sample)]
     pairs = [(evaluation, position) for evaluation in range(len(replicate_of)) for position in range(len(active))]
     sums: list[list[Tensor]] = []
@@ -243,14 +296,14 @@ def _replicate_sums(
         gradients = task.gradients(points.images, own).gradients
         factors = draws.factors(own, points)
         assert gradients is not None
-        for layer, gradient in enumerate(gradients):
-            gradient = wide_enough(gradient)
-            terms = powers(gradient if factors is None else factors[layer] * gradient, order)
+        wide = [wide_enough(layer) for layer in gradients]
+        if factors is not None:
+            wide = [factor * layer for factor, layer in zip(factors, wide, strict=True)]
+        for layer, terms in enumerate(average.terms(wide, own)):
             if len(sums) <= layer:
-                shape = (len(active), len(sizes), *gradient.shape[1:])
-                sums.append([torch.zeros(shape, dtype=term.dtype, device=term.device) for term in terms])
-            for power, term in zip(sums[layer], terms, strict=True):
-                _add_runs(power, term, runs, replicate_of)
+                sums.append([term.new_zeros(len(active), len(sizes), *term.shape[1:]) for term in terms])
+            for total, term in zip(sums[layer], terms, strict=True):
+                _add_runs(total, term, runs, replicate_of)
     return sums
 
 
@@ -286,11 +339,11 @@ class _Totals:
             for total, term in zip(self.sums[layer], terms, strict=True):
                 total[own.to(total.device)] += term
 
-    def means(self) -> list[Moments]:
-        return [
-            Moments(*(term / self.counts.to(term.device, term.dtype)[:, None, None, None] for term in layer))
-            for layer in self.sums
-        ]
+    def means(self) -> list[list[Tensor]]:
+        return [[term / self._counts_like(term) for term in layer] for layer in self.sums]
+
+    def _counts_like(self, term: Tensor) -> Tensor:
+        return self.counts.to(term.device, term.dtype).reshape(-1, *[1] * (term.ndim - 1))
 
 
 class _Ledger:
@@ -454,8 +507,8 @@ class Expected(Averaged):
     term further ones that end at the layer: n * draws for "input", one for each distinct reference for "latent".
 
     Args:
-        reference: images (a tensor, data set or loader), a name ("blurred", "noise", "uniform", "constant", "black",
-            "white"), a callable, or None: blurred copies of each image.
+        reference: images (a tensor, data set or loader), a name ("mixed", "blurred", "colours", "noise", "uniform",
+            "constant", "black", "white"), a callable, or None: "mixed", blurred copies and plain colours in turn.
         samples: n, the number of path points.
         path: "linear", x' + a (x - x'); "subset", a share a of the pixels of x' replaced by those of x; or a callable
             (references, images, a) -> points.
