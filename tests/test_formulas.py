@@ -168,7 +168,7 @@ def integrated_grad_cam(case: Case) -> np.ndarray:
 
 
 def expected_grad_cam(case: Case) -> np.ndarray:
-    """By location, no difference; the samples' maps are rectified one by one, and their average m becomes m^2 / max m."""
+    """By location, no difference; each sample's map is rectified, and their average m becomes m^2 / max m."""
     activations = case.activations(case.image)
     maps = [case.rectified((case.gradient(point) * activations).sum(0)) for point in case.samples]
     average = sum(maps) / SAMPLES
