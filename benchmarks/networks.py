@@ -1,6 +1,9 @@
-"""Networks whose head is not linear: the real features of AlexNet and VGG-16 with a head of three layers.
+"""Networks that torchvision does not have, for measurements.
 
-Their heads are trained by `benchmarks/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
+`alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
+`resnet56`: for CIFAR-10.
+
+The heads are trained by `benchmarks/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
 
     [[models]]
     name = "../networks.py:alexnet"
@@ -13,7 +16,8 @@ import os
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from torchvision import models
 
 from egcam.models.preprocessing import Preprocessing
@@ -88,3 +92,53 @@ def alexnet() -> Classifier:
 def vgg16() -> Classifier:
     """VGG-16's features with the trained head."""
     return _trained("vgg16")
+
+
+class _Block(nn.Module):
+    """Two convolutions; the shortcut takes every second pixel and fills new channels with zeros (option A)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        stride = 1 if inputs == outputs else 2
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(images)))))
+        new = found.shape[1] - images.shape[1]
+        shortcut = images if new == 0 else functional.pad(images[:, :, ::2, ::2], (0, 0, 0, 0, new // 2, new // 2))
+        return functional.relu(found + shortcut)
+
+
+class CifarResNet(nn.Module):
+    """Three stages of `blocks` blocks with 16, 32 and 64 channels, pooling and one linear layer."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = nn.Sequential(*[_Block(16, 16) for _ in range(blocks)])
+        self.layer2 = nn.Sequential(_Block(16, 32), *[_Block(32, 32) for _ in range(blocks - 1)])
+        self.layer3 = nn.Sequential(_Block(32, 64), *[_Block(64, 64) for _ in range(blocks - 1)])
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 10) logits."""
+        found = self.layer3(self.layer2(self.layer1(functional.relu(self.bn1(self.conv1(images))))))
+        return self.linear(found.mean((2, 3)))
+
+
+def resnet56() -> Classifier:
+    """The CIFAR-10 network of 56 layers with its real weights."""
+    data = os.environ.get("EGCAM_DATA")
+    if data is None:
+        raise RuntimeError("EGCAM_DATA must name the folder with the weights")
+    state = torch.load(Path(data) / "weights" / "resnet56-4bfd9763.th", weights_only=True, map_location="cpu")[
+        "state_dict"
+    ]
+    model = CifarResNet(9)
+    model.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    return Classifier(model.eval(), "resnet56", names, Preprocessing(size=(32, 32), resize=32))
