@@ -194,6 +194,33 @@ def test_a_zero_map_stays_zero_when_sharpened() -> None:
     assert not found.maps.any()
 
 
+@pytest.mark.parametrize("cam", [egcam.GradCAM, egcam.HiResCAM, egcam.XGradCAM])
+def test_what_speaks_against_counts_by_its_share(cam: type[egcam.GradientCAM]) -> None:
+    """1 is the CAM itself, 0 the positive parts alone, and the sum is linear in the share in between."""
+    network, images = perceptron_head(), pictures(2)
+
+    def of(against: float, **options: bool) -> Tensor:
+        return cam(network, LAYER, against=against, **options)(images, target=1).maps
+
+    assert torch.equal(of(1.0), cam(network, LAYER)(images, target=1).maps)
+    assert torch.equal(of(0.0, signed=True), of(1.0, signed=True))
+    full, none = of(1.0, signed=True), of(0.0)
+    torch.testing.assert_close(of(0.25), (0.25 * full + 0.75 * none).clamp(min=0), **EXACT)
+    assert bool((none > full + 1e-6).any()), "something must speak against the class here"
+
+
+def test_positive_parts_of_hires_cam_are_layer_cam_where_activations_are_positive() -> None:
+    network, images = perceptron_head(), pictures(2)
+    positive = egcam.HiResCAM(network, LAYER, against=0.0)(images, target=1).maps
+    torch.testing.assert_close(positive, egcam.LayerCAM(network, LAYER)(images, target=1).maps, **EXACT)
+
+
+@pytest.mark.parametrize("against", [-0.1, 1.5, float("nan"), "1", True])
+def test_against_is_checked(against: object) -> None:
+    with pytest.raises(egcam.errors.MethodError, match="against is a share from 0 to 1"):
+        egcam.ExpectedGradCAM(perceptron_head(), LAYER, against=against)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("sharpness", [0.5, -1, float("nan"), float("inf"), "2", True])
 def test_sharpness_is_checked(sharpness: object) -> None:
     with pytest.raises(egcam.errors.MethodError, match="sharpness is an exponent of at least 1"):

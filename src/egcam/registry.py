@@ -135,6 +135,7 @@ _BUILT_IN: dict[str, Factory] = {
         difference="input",
         pooled=True,
         kernel=Kernel("uniform", scale=1.0),
+        against=1.0,
         by_sample=False,
         sharpness=1.0,
     ),

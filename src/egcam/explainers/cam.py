@@ -48,11 +48,13 @@ class GradientCAM(Explainer):
         layer: where; see `Explainer`.
         gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
         weighting: how it weighs the channels: a `Weighting`, or a function (gradient, activations) -> weights.
+        against: how much of what speaks against the class counts, from 0 to 1: in m = sum_k c_k, c_k = w_k A^k,
+            negative c_k are multiplied by it. 1 is the sum itself; 0 leaves the positive parts alone.
         by_sample: average the rectified maps of an averaged estimator's single gradients, E_s[relu(map_s)], rather than
             take the map of the average, relu(E_s[map_s]).
         sharpness: an exponent p. The rectified map m becomes M (m / M)^p, M being its largest value: the order of the
-            positions and the largest value stay, what is small gets smaller. A signed map is the attribution itself and
-            is neither rectified nor sharpened.
+            positions and the largest value stay, what is small gets smaller. A signed map is the attribution itself:
+            everything against the class counts in full, and nothing is rectified or sharpened.
         common: the options all explainers take.
     """
 
@@ -66,11 +68,13 @@ class GradientCAM(Explainer):
         *,
         gradient: Estimator | None = None,
         weighting: WeightingLike | None = None,
+        against: float = 1.0,
         by_sample: bool = False,
         sharpness: float = 1.0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, layer, **common)
+        self.against = _checked_against(against)
         self.by_sample = by_sample
         self.sharpness = _checked_sharpness(sharpness)
         self.gradient = Vanilla() if gradient is None else gradient
@@ -88,8 +92,9 @@ class GradientCAM(Explainer):
 
     def _explain(self, task: Task) -> Maps:
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
+            against = 1.0 if self.signed else self.against
             return [
-                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)])
+                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)], against)
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
@@ -112,6 +117,7 @@ class GradientCAM(Explainer):
         return {
             "gradient": plain_settings(self.gradient),
             "weighting": type(self.weighting).__name__,
+            "against": self.against,
             "by_sample": self.by_sample,
             "sharpness": self.sharpness,
         }
@@ -138,6 +144,12 @@ def _shares(maps: Tensor) -> Tensor:
 
 def _peaks(maps: Tensor) -> Tensor:
     return maps.flatten(1).amax(1)[:, None, None]
+
+
+def _checked_against(against: float) -> float:
+    if isinstance(against, bool) or not isinstance(against, int | float) or not 0.0 <= against <= 1.0:
+        raise MethodError(f"against is a share from 0 to 1 (1 counts everything in full), not {against!r}")
+    return float(against)
 
 
 def _checked_sharpness(sharpness: float) -> float:
@@ -212,15 +224,16 @@ class ExpectedGradCAM(GradientCAM):
     """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
 
         z_s = path(x'_s, x, a_s) + eta_s,     W_s = k d_s * dy/dA at z_s
-        by location (default)   m_s = sum_k W_s,k * A^k
-        pooled                  m_s = sum_k mean_ij(W_s,k) A^k
-        summed                  m_s = sum_k W_s,k, with a difference term: the layer attribution itself
+        by location (default)   c_s,k = W_s,k * A^k
+        pooled                  c_s,k = mean_ij(W_s,k) A^k
+        summed                  c_s,k = W_s,k, with a difference term: the layer attribution itself
+        m_s = sum_k c_s,k, where negative c_s,k count `against` times
         by sample (default)     map = 1/n sum_s relu(m_s)
         on average              map = relu( 1/n sum_s m_s ), which is the CAM of the averaged weights
 
-    and then the map is sharpened, M (map / M)^sharpness with M its largest value. A signed map is the average of m_s as
-    it is. The paper's formula is that of the average, without sharpening: `by_sample=False, sharpness=1`. What each
-    choice does to the map's quality was measured before it became the default.
+    and then the map is sharpened, M (map / M)^sharpness with M its largest value. A signed map is the average of the
+    sums themselves. The paper's formula is that of the average, as it is: `against=1, by_sample=False, sharpness=1`.
+    What each choice does to the map's quality was measured before it became the default.
 
     Args:
         model: the classifier.
@@ -236,6 +249,7 @@ class ExpectedGradCAM(GradientCAM):
         tolerance: the relative standard error of the map at which sampling stops.
         pooled: average the weights over positions, as in Grad-CAM.
         summed: add up the weighted differences themselves; needs a difference term.
+        against: how much of what speaks against the class counts; see `GradientCAM`.
         by_sample: rectify each sample's map before averaging; see `GradientCAM`.
         sharpness: the exponent p; see `GradientCAM`.
         common: the options all explainers take.
@@ -265,8 +279,9 @@ class ExpectedGradCAM(GradientCAM):
         tolerance: float | None = None,
         pooled: bool = False,
         summed: bool = False,
+        against: float = 0.5,
         by_sample: bool = True,
-        sharpness: float = 2.0,
+        sharpness: float = 2.5,
         **common: Unpack[Common],
     ) -> None:
         gradient = Expected(
@@ -279,7 +294,8 @@ class ExpectedGradCAM(GradientCAM):
             tolerance=tolerance,
             seed=seed,
         )
-        super().__init__(model, layer, gradient=gradient, by_sample=by_sample, sharpness=sharpness, **common)
+        form: dict[str, Any] = {"against": against, "by_sample": by_sample, "sharpness": sharpness}
+        super().__init__(model, layer, gradient=gradient, **form, **common)
         if pooled and summed:
             raise MethodError("pooled and summed are two different maps: choose one")
         if summed and difference == "none":

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from egcam.errors import MethodError
 from egcam.explainers.gradients import Moments
@@ -35,9 +36,14 @@ class Weighting(ABC):
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, 1, 1) weights for each channel, or (n, K, h, w) for each position."""
 
-    def map(self, moments: Moments, activations: Tensor) -> Tensor:
-        """sum_k w_k A^k."""
-        return (self.weights(moments, activations) * activations).sum(1)
+    def contributions(self, moments: Moments, activations: Tensor) -> Tensor:
+        """(n, K, h, w) what each channel adds to the map: w_k A^k."""
+        return self.weights(moments, activations) * activations
+
+    def map(self, moments: Moments, activations: Tensor, against: float = 1.0) -> Tensor:
+        """sum_k c_k with c_k = w_k A^k; what speaks against the class, c_k < 0, counts `against` times."""
+        found = self.contributions(moments, activations)
+        return (found if against == 1.0 else functional.leaky_relu(found, against)).sum(1)
 
 
 class GradientMean(Weighting):
@@ -102,9 +108,9 @@ class Summed(Weighting):
         """(n, K, h, w)."""
         return moments.first
 
-    def map(self, moments: Moments, activations: Tensor) -> Tensor:
-        """sum_k W_k."""
-        return moments.first.sum(1)
+    def contributions(self, moments: Moments, activations: Tensor) -> Tensor:
+        """W_k."""
+        return moments.first
 
 
 class Magnitude(Weighting):
@@ -114,9 +120,9 @@ class Magnitude(Weighting):
         """(n, K, h, w)."""
         return moments.first
 
-    def map(self, moments: Moments, activations: Tensor) -> Tensor:
-        """sum_k |W_k|."""
-        return moments.first.abs().sum(1)
+    def contributions(self, moments: Moments, activations: Tensor) -> Tensor:
+        """|W_k|."""
+        return moments.first.abs()
 
 
 @dataclass(frozen=True)
