@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import egcam
+from egcam.explainers.gradients import Moments
 from egcam.explainers.sampling import SAMPLINGS, Sampling
+from egcam.explainers.weightings import Elementwise, GradientMean
 from networks import (
     IMAGE,
     TwoHalves,
@@ -143,13 +145,13 @@ def test_smooth_grad_cam_plus_plus_is_plus_plus_with_the_smooth_gradient() -> No
 @pytest.mark.parametrize(("pooled", "cam"), [(True, egcam.GradCAM), (False, egcam.HiResCAM)])
 def test_expected_grad_cam_is_a_cam_with_the_expected_gradient(pooled: bool, cam: type[egcam.GradientCAM]) -> None:
     network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
-    named = egcam.ExpectedGradCAM(
-        network, LAYER, reference=others, samples=8, pooled=pooled, signed=True, by_sample=False
-    )
+    named = egcam.ExpectedGradCAM(network, LAYER, reference=others, samples=8, pooled=pooled, signed=True)
     found = named(images, target=1).maps
     assert torch.equal(found, signed_map(cam, network, egcam.Expected(others, 8), images))
     # Signed maps are not rectified, so the average of the maps is the map of the average.
-    by_sample = egcam.ExpectedGradCAM(network, LAYER, reference=others, samples=8, pooled=pooled, signed=True)
+    by_sample = egcam.ExpectedGradCAM(
+        network, LAYER, reference=others, samples=8, pooled=pooled, signed=True, by_sample=True
+    )
     torch.testing.assert_close(by_sample(images, target=1).maps, found, **EXACT)
 
 
@@ -172,20 +174,48 @@ def test_by_sample_is_the_average_of_the_rectified_maps_of_single_samples(weight
     assert not torch.allclose(found, of(points, by_sample=False)), "rectifying later must make a difference here"
 
 
-def test_sharpness_is_an_exponent_that_keeps_order_and_peak() -> None:
+def test_sharpness_is_an_exponent_of_the_heat_maps() -> None:
     network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
     options = {"reference": others, "samples": 8}
     plain = egcam.ExpectedGradCAM(network, LAYER, sharpness=1.0, **options)(images, target=1)
     sharp = egcam.ExpectedGradCAM(network, LAYER, sharpness=1.5, **options)(images, target=1)
-    peaks = plain.maps.amax((1, 2), keepdim=True)
-    torch.testing.assert_close(sharp.maps, peaks * (plain.maps / peaks) ** 1.5, **EXACT)
-    assert plain.error is not None
-    assert sharp.error is not None
-    torch.testing.assert_close(sharp.error, plain.error * 1.5 * (plain.maps / peaks) ** 0.5, **EXACT)
-    signed = [
-        egcam.ExpectedGradCAM(network, LAYER, sharpness=p, signed=True, **options)(images, 1).maps for p in (1, 3)
-    ]
-    assert torch.equal(signed[0], signed[1])
+    assert torch.equal(sharp.maps, plain.maps)
+    torch.testing.assert_close(sharp.heatmaps, plain.heatmaps**1.5, **EXACT)
+    assert torch.equal(
+        sharp.heatmaps.flatten(1).argsort(dim=1, stable=True), plain.heatmaps.flatten(1).argsort(dim=1, stable=True)
+    )
+    signed = [egcam.ExpectedGradCAM(network, LAYER, sharpness=p, signed=True, **options)(images, 1) for p in (1, 3)]
+    assert torch.equal(signed[0].heatmaps, signed[1].heatmaps)
+
+
+@pytest.mark.parametrize(("pooled", "cam"), [(True, egcam.GradCAM), (False, egcam.HiResCAM)])
+def test_at_a_linear_head_all_samples_agree_and_the_map_is_that_of_the_plain_gradient(
+    pooled: bool, cam: type[egcam.GradientCAM]
+) -> None:
+    network, images = pooled_linear_head(), pictures(2)
+    found = egcam.ExpectedGradCAM(network, LAYER, samples=6, pooled=pooled, sharpness=1)(images, target=1)
+    plain = cam(network, LAYER)(images, target=1)
+    assert float(plain.maps.max()) > 0
+    torch.testing.assert_close(found.maps, plain.maps, **EXACT)
+    torch.testing.assert_close(found.heatmaps, plain.heatmaps, **EXACT)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_agreement_by_hand(pooled: bool) -> None:
+    """Two channels on 1 x 2 cells: samples that agree (r = 1), that cancel out (r = 0), and between (r = 1/2)."""
+    weighting = GradientMean() if pooled else Elementwise()
+    single = [torch.tensor([[[[1.0, 3.0]], [[-2.0, -2.0]]]]), torch.tensor([[[[1.0, -1.0]], [[-2.0, 2.0]]]])]
+    activations = torch.tensor([[[[2.0, 1.0]], [[1.0, 3.0]]]])
+    first, size = torch.stack(single).mean(0), torch.stack(single).abs().mean(0)
+    found = weighting.map(Moments(first, size=size), activations, "agreed")
+    if pooled:
+        # w = (1, -1), sizes (1.5, 2): r = (2/3, 1/2); P = (1.25, 0.5), N = (0.25, 1.5) for A = 1.
+        each = [1.25 - 2 / 3 * 0.25, 0.5 - 0.5 * 1.5]
+        wanted = torch.tensor([[[2 * each[0] + each[1], each[0] + 3 * each[1]]]])
+    else:
+        # c = (2, -2), (1, 0): left, all agree; right, r = 1/2 with P = 1.5, N = 0.5, and r = 0 with P = N = 3.
+        wanted = torch.tensor([[[2.0 - 2.0, (1.5 - 0.5 * 0.5) + (3.0 - 0.0)]]])
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_zero_map_stays_zero_when_sharpened() -> None:
@@ -215,9 +245,9 @@ def test_positive_parts_of_hires_cam_are_layer_cam_where_activations_are_positiv
     torch.testing.assert_close(positive, egcam.LayerCAM(network, LAYER)(images, target=1).maps, **EXACT)
 
 
-@pytest.mark.parametrize("against", [-0.1, 1.5, float("nan"), "1", True])
+@pytest.mark.parametrize("against", [-0.1, 1.5, float("nan"), "1", "agree", True])
 def test_against_is_checked(against: object) -> None:
-    with pytest.raises(egcam.errors.MethodError, match="against is a share from 0 to 1"):
+    with pytest.raises(egcam.errors.MethodError, match="against is a share from 0 to 1 .* or 'agreed'"):
         egcam.ExpectedGradCAM(perceptron_head(), LAYER, against=against)  # type: ignore[arg-type]
 
 
@@ -567,7 +597,7 @@ def test_grad_cam_is_blind_where_the_output_is_saturated() -> None:
 
 def test_expected_grad_cam_sees_past_saturation() -> None:
     """From black, the gradient is 1 for a < 1/4 and 0 from there on: E[g] = 1/4, by strata of 1/4 exactly."""
-    found = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", samples=32, sharpness=1)(BRIGHT, target=0)
+    found = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", samples=32)(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
     assert found.error is not None
     assert not found.error.any(), "every replicate of four strata gives the same map"

@@ -65,10 +65,16 @@ class Explanation:
         """(N, H, W) in [0, 1], or [-1, 1] for signed maps.
 
         Bilinear upsampling (corners not aligned), then division by the largest absolute value; a zero map stays zero.
+        Last comes the method's `sharpness`, an exponent, unless the map is signed.
         """
         batch = self.maps[None] if self.is_single else self.maps
-        found = heatmaps(batch, self.size)
+        found = heatmaps(batch, self.size, self.sharpness)
         return found[0] if self.is_single else found
+
+    @property
+    def sharpness(self) -> float:
+        """The exponent of the heat maps; 1 for signed maps and for methods that have none."""
+        return 1.0 if self.options.get("signed", False) else float(self.options.get("sharpness", 1.0))
 
     @property
     def is_single(self) -> bool:

@@ -16,6 +16,7 @@ from egcam.explainers.gradients import (
     Moments,
     Smooth,
     Vanilla,
+    Wanted,
     check_samples,
     wide_enough,
 )
@@ -25,6 +26,7 @@ from egcam.explainers.paths import PathLike
 from egcam.explainers.sampling import Sampling
 from egcam.explainers.task import Task, chunks
 from egcam.explainers.weightings import (
+    Against,
     Elementwise,
     GradientMean,
     Normalised,
@@ -48,12 +50,14 @@ class GradientCAM(Explainer):
         layer: where; see `Explainer`.
         gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
         weighting: how it weighs the channels: a `Weighting`, or a function (gradient, activations) -> weights.
-        against: how much of what speaks against the class counts, from 0 to 1: in m = sum_k c_k, c_k = w_k A^k,
-            negative c_k are multiplied by it. 1 is the sum itself; 0 leaves the positive parts alone.
+        against: how much of what speaks against the class counts in m = sum_k c_k, c_k = w_k A^k. A share from 0 to 1
+            multiplies negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": what single
+            samples say against the class counts as far as the samples agree, see `Weighting.map`; for a single
+            gradient, and wherever the gradient is the same at all points, that is the sum itself.
         by_sample: average the rectified maps of an averaged estimator's single gradients, E_s[relu(map_s)], rather than
             take the map of the average, relu(E_s[map_s]).
-        sharpness: an exponent p. The rectified map m becomes M (m / M)^p, M being its largest value: the order of the
-            positions and the largest value stay, what is small gets smaller. A signed map is the attribution itself:
+        sharpness: an exponent p of the heat maps, which are scaled to [0, 1]: the order of the pixels stays, what is
+            small gets smaller. The raw maps are as they are without it. A signed map is the attribution itself:
             everything against the class counts in full, and nothing is rectified or sharpened.
         common: the options all explainers take.
     """
@@ -68,7 +72,7 @@ class GradientCAM(Explainer):
         *,
         gradient: Estimator | None = None,
         weighting: WeightingLike | None = None,
-        against: float = 1.0,
+        against: Against = 1.0,
         by_sample: bool = False,
         sharpness: float = 1.0,
         **common: Unpack[Common],
@@ -91,27 +95,17 @@ class GradientCAM(Explainer):
         return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
+        against = 1.0 if self.signed else self.against
+
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
-            against = 1.0 if self.signed else self.against
             return [
                 self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)], against)
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        found = self.gradient.estimate(
-            task, self.weighting.order, map_of, rectify=not self.signed, by_sample=self.by_sample
-        )
-        if self.signed or self.sharpness == 1.0:
-            return Maps(found.maps, found.errors, found.reference)
-        errors = (
-            None
-            if found.errors is None
-            else [
-                _sharpened_error(layer.relu(), error, self.sharpness)
-                for layer, error in zip(found.maps, found.errors, strict=True)
-            ]
-        )
-        return Maps([sharpened(layer.relu(), self.sharpness) for layer in found.maps], errors, found.reference)
+        wanted = Wanted(self.weighting.order, against == "agreed", not self.signed, self.by_sample)
+        found = self.gradient.estimate(task, wanted, map_of)
+        return Maps(found.maps, found.errors, found.reference)
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -123,32 +117,11 @@ class GradientCAM(Explainer):
         }
 
 
-def sharpened(maps: Tensor, exponent: float) -> Tensor:
-    """(n, h, w) maps m >= 0 as M (m / M)^p, with M = max m.
-
-    >>> sharpened(torch.tensor([[[1.0, 2.0, 4.0]]]), 2.0)
-    tensor([[[0.2500, 1.0000, 4.0000]]])
-    """
-    return _peaks(maps) * _shares(maps) ** exponent
-
-
-def _sharpened_error(maps: Tensor, errors: Tensor, exponent: float) -> Tensor:
-    """Standard errors to the first order, with M taken as known: p (m / M)^(p - 1) times those of m."""
-    return errors * exponent * _shares(maps) ** (exponent - 1)
-
-
-def _shares(maps: Tensor) -> Tensor:
-    peaks = _peaks(maps)
-    return maps / torch.where(peaks > 0, peaks, torch.ones_like(peaks))
-
-
-def _peaks(maps: Tensor) -> Tensor:
-    return maps.flatten(1).amax(1)[:, None, None]
-
-
-def _checked_against(against: float) -> float:
+def _checked_against(against: Against) -> Against:
+    if against == "agreed":
+        return "agreed"
     if isinstance(against, bool) or not isinstance(against, int | float) or not 0.0 <= against <= 1.0:
-        raise MethodError(f"against is a share from 0 to 1 (1 counts everything in full), not {against!r}")
+        raise MethodError(f"against is a share from 0 to 1 (1 counts everything in full) or 'agreed', not {against!r}")
     return float(against)
 
 
@@ -227,13 +200,14 @@ class ExpectedGradCAM(GradientCAM):
         by location (default)   c_s,k = W_s,k * A^k
         pooled                  c_s,k = mean_ij(W_s,k) A^k
         summed                  c_s,k = W_s,k, with a difference term: the layer attribution itself
-        m_s = sum_k c_s,k, where negative c_s,k count `against` times
-        by sample (default)     map = 1/n sum_s relu(m_s)
-        on average              map = relu( 1/n sum_s m_s ), which is the CAM of the averaged weights
+        P_k = 1/n sum_s relu(c_s,k),     N_k = 1/n sum_s relu(-c_s,k),     r_k = |P_k - N_k| / (P_k + N_k)
+        against="agreed" (default)     map = relu( sum_k P_k - r_k N_k )
+        against=1                      map = relu( sum_k P_k - N_k ), the CAM of the averaged weights, as in the paper
 
-    and then the map is sharpened, M (map / M)^sharpness with M its largest value. A signed map is the average of the
-    sums themselves. The paper's formula is that of the average, as it is: `against=1, by_sample=False, sharpness=1`.
-    What each choice does to the map's quality was measured before it became the default.
+    What speaks against the class thus counts as far as the samples agree on it; at a linear head they do, and the map
+    is that of HiRes-CAM. Heat maps are sharpened: scaled to [0, 1], then to the power of `sharpness`. A signed map is
+    the average of the sums themselves. The paper's formula is `against=1, sharpness=1`. What each choice does to the
+    map's quality was measured before it became the default.
 
     Args:
         model: the classifier.
@@ -279,9 +253,9 @@ class ExpectedGradCAM(GradientCAM):
         tolerance: float | None = None,
         pooled: bool = False,
         summed: bool = False,
-        against: float = 0.5,
-        by_sample: bool = True,
-        sharpness: float = 2.5,
+        against: Against = "agreed",
+        by_sample: bool = False,
+        sharpness: float = 2.0,
         **common: Unpack[Common],
     ) -> None:
         gradient = Expected(

@@ -38,22 +38,30 @@ _MOST_LATENTS = 256  # reference activations kept for the latent difference
 
 @dataclass(frozen=True)
 class Moments:
-    """Averages of g, and where a weighting asks for them of g^2 and g^3, at one layer; each (n, K, h, w)."""
+    """Averages of g, and where they are asked for of g^2, g^3 and |g| (`size`), at one layer; each (n, K, h, w)."""
 
     first: Tensor
     second: Tensor | None = None
     third: Tensor | None = None
+    size: Tensor | None = None
 
     @staticmethod
     def of(gradient: Tensor, order: int) -> Moments:
         """The moments of a single gradient."""
-        return Moments(*powers(gradient, order))
+        return Moments.listed(powers(gradient, order), gradient.abs())
+
+    @staticmethod
+    def listed(powers_of_g: Sequence[Tensor], size: Tensor | None) -> Moments:
+        """From [g] or [g, g^2, g^3], and |g|."""
+        second, third = powers_of_g[1:] if len(powers_of_g) == 3 else (None, None)
+        return Moments(powers_of_g[0], second, third, size)
 
     def scaled(self, factor: Tensor) -> Moments:
         """The moments of g * factor."""
         second = None if self.second is None else self.second * factor**2
         third = None if self.third is None else self.third * factor**3
-        return Moments(self.first * factor, second, third)
+        size = None if self.size is None else self.size * factor.abs()
+        return Moments(self.first * factor, second, third, size)
 
 
 def powers(gradient: Tensor, order: int) -> list[Tensor]:
@@ -67,6 +75,23 @@ def powers(gradient: Tensor, order: int) -> list[Tensor]:
 def wide_enough(tensor: Tensor) -> Tensor:
     """At least float32, so that half-precision gradients are averaged without loss."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a CAM wants of an estimator.
+
+    Attributes:
+        order: how many moments of the gradient the weighting needs.
+        sizes: whether the mean of |g| is needed as well.
+        rectify: whether maps will be rectified; the stopping rule looks at what the user will see.
+        by_sample: average the (rectified) maps of the single gradients rather than take the map of their average.
+    """
+
+    order: int = 1
+    sizes: bool = False
+    rectify: bool = True
+    by_sample: bool = False
 
 
 MapOf: TypeAlias = Callable[[list[Moments], Tensor], list[Tensor]]
@@ -90,17 +115,13 @@ class Estimator(ABC):
         """Passes through the network for each image (at most, where sampling may stop early)."""
 
     @abstractmethod
-    def estimate(
-        self, task: Task, order: int, map_of: MapOf, rectify: bool = True, by_sample: bool = False
-    ) -> Estimate:
+    def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Estimate:
         """The maps of a task's images.
 
         Args:
             task: the images, not yet looked at.
-            order: how many moments of the gradient the weighting needs.
+            wanted: which moments of the gradient the maps are made of, and how.
             map_of: from moments (one per layer) and the numbers of the images they belong to, to maps before the ReLU.
-            rectify: whether maps will be rectified; the stopping rule looks at what the user will see.
-            by_sample: average the (rectified) maps of the single gradients rather than take the map of their average.
         """
 
 
@@ -113,13 +134,11 @@ class Vanilla(Estimator):
         """One."""
         return 1
 
-    def estimate(
-        self, task: Task, order: int, map_of: MapOf, rectify: bool = True, by_sample: bool = False
-    ) -> Estimate:
+    def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Estimate:
         """The maps from one pass."""
         seen = task.look(with_gradient=True)
         assert seen.gradients is not None
-        moments = [Moments.of(wide_enough(gradient), order) for gradient in seen.gradients]
+        moments = [Moments.of(wide_enough(gradient), wanted.order) for gradient in seen.gradients]
         return Estimate(map_of(moments, torch.arange(len(task.images), device="cpu")))
 
 
@@ -182,14 +201,12 @@ class Averaged(Estimator):
     def _tolerance(self) -> float | None:
         return None
 
-    def estimate(
-        self, task: Task, order: int, map_of: MapOf, rectify: bool = True, by_sample: bool = False
-    ) -> Estimate:
+    def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Estimate:
         """Average over rounds of whole replicates until all are done or every image's error is small enough."""
         task.look()
         draws = self._draws(task)
-        average: _Average = _OfMaps(draws, order, map_of, rectify) if by_sample else _OfGradients(draws, order, map_of)
-        ledger = _Ledger(len(task.images), rectify)
+        average = (_OfMaps if wanted.by_sample else _OfGradients)(draws, wanted, map_of)
+        ledger = _Ledger(len(task.images), wanted.rectify)
         totals = _Totals(len(task.images))
         active = torch.arange(len(task.images), device="cpu")
         evaluation = 0
@@ -235,8 +252,13 @@ def _with_channel_factors(moments: list[Moments], draws: _Draws, own: Tensor) ->
     return [layer.scaled(factor) for layer, factor in zip(moments, factors, strict=True)]
 
 
+@dataclass(frozen=True)
 class _Average(ABC):
     """What is averaged over the samples, and how maps come of it."""
+
+    draws: _Draws
+    wanted: Wanted
+    map_of: MapOf
 
     @abstractmethod
     def terms(self, gradients: list[Tensor], own: Tensor) -> list[list[Tensor]]:
@@ -247,34 +269,26 @@ class _Average(ABC):
         """(n, h, w) maps at each layer, from the averages of its terms."""
 
 
-@dataclass(frozen=True)
 class _OfGradients(_Average):
     """The map of the averaged gradient: moments of d * g."""
 
-    draws: _Draws
-    order: int
-    map_of: MapOf
-
     def terms(self, gradients: list[Tensor], own: Tensor) -> list[list[Tensor]]:
-        return [powers(layer, self.order) for layer in gradients]
+        sizes = [[layer.abs()] if self.wanted.sizes else [] for layer in gradients]
+        return [powers(layer, self.wanted.order) + size for layer, size in zip(gradients, sizes, strict=True)]
 
     def maps(self, means: list[list[Tensor]], own: Tensor) -> list[Tensor]:
-        return self.map_of(_with_channel_factors([Moments(*layer) for layer in means], self.draws, own), own)
+        order = self.wanted.order
+        moments = [Moments.listed(layer[:order], layer[order] if self.wanted.sizes else None) for layer in means]
+        return self.map_of(_with_channel_factors(moments, self.draws, own), own)
 
 
-@dataclass(frozen=True)
 class _OfMaps(_Average):
     """The average of each gradient's own map, rectified: what one sample counts against is not made up by another."""
 
-    draws: _Draws
-    order: int
-    map_of: MapOf
-    rectify: bool
-
     def terms(self, gradients: list[Tensor], own: Tensor) -> list[list[Tensor]]:
-        moments = [Moments.of(layer, self.order) for layer in gradients]
+        moments = [Moments.of(layer, self.wanted.order) for layer in gradients]
         maps = self.map_of(_with_channel_factors(moments, self.draws, own), own)
-        return [[layer.relu() if self.rectify else layer] for layer in maps]
+        return [[layer.relu() if self.wanted.rectify else layer] for layer in maps]
 
     def maps(self, means: list[list[Tensor]], own: Tensor) -> list[Tensor]:
         return [layer[0] for layer in means]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch.nn import functional
 from egcam.errors import MethodError
 from egcam.explainers.gradients import Moments
 
+Against: TypeAlias = float | Literal["agreed"]
 WeightingLike: TypeAlias = "Weighting | Callable[[Tensor, Tensor], Tensor]"
 
 
@@ -40,9 +41,24 @@ class Weighting(ABC):
         """(n, K, h, w) what each channel adds to the map: w_k A^k."""
         return self.weights(moments, activations) * activations
 
-    def map(self, moments: Moments, activations: Tensor, against: float = 1.0) -> Tensor:
-        """sum_k c_k with c_k = w_k A^k; what speaks against the class, c_k < 0, counts `against` times."""
+    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
+        """(n, K, h, w) what each channel would add if all samples spoke with one sign: w_k(E|g|) |A^k|."""
+        assert moments.size is not None
+        magnitudes = activations.abs()
+        return self.weights(Moments(moments.size), magnitudes) * magnitudes
+
+    def map(self, moments: Moments, activations: Tensor, against: Against = 1.0) -> Tensor:
+        """sum_k c_k with c_k = w_k A^k, where what speaks against the class may count for less.
+
+        A share: negative c_k count that many times. "agreed": the samples' words for and against, P_k = (s_k + c_k)/2
+        and N_k = (s_k - c_k)/2 with s_k the `sizes`, are added up as P_k - r_k N_k with r_k = |c_k| / s_k: 1 where all
+        samples agree, 0 where they cancel out.
+        """
         found = self.contributions(moments, activations)
+        if against == "agreed":
+            sizes = torch.maximum(self.sizes(moments, activations), found.abs())
+            agreement = found.abs() / torch.where(sizes == 0, torch.ones_like(sizes), sizes)
+            return ((sizes + found) - agreement * (sizes - found)).sum(1) / 2
         return (found if against == 1.0 else functional.leaky_relu(found, against)).sum(1)
 
 
@@ -91,6 +107,10 @@ class PlusPlus(Weighting):
 
     order = 3
 
+    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
+        """The contributions' own: these weights are made of powers of g, which have no sign to agree on."""
+        return self.contributions(moments, activations).abs()
+
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, 1, 1)."""
         assert moments.second is not None
@@ -112,6 +132,11 @@ class Summed(Weighting):
         """W_k."""
         return moments.first
 
+    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
+        """E|g|."""
+        assert moments.size is not None
+        return moments.size
+
 
 class Magnitude(Weighting):
     """The size of the gradient itself: map = sum_k |W_k|, as gradients at the input are usually shown."""
@@ -122,6 +147,10 @@ class Magnitude(Weighting):
 
     def contributions(self, moments: Moments, activations: Tensor) -> Tensor:
         """|W_k|."""
+        return moments.first.abs()
+
+    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
+        """|W_k|: nothing of it is negative."""
         return moments.first.abs()
 
 
