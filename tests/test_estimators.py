@@ -247,7 +247,7 @@ def test_positive_parts_of_hires_cam_are_layer_cam_where_activations_are_positiv
 
 @pytest.mark.parametrize("against", [-0.1, 1.5, float("nan"), "1", "agree", True])
 def test_against_is_checked(against: object) -> None:
-    with pytest.raises(egcam.errors.MethodError, match="against is a share from 0 to 1 .* or 'agreed'"):
+    with pytest.raises(egcam.errors.MethodError, match=r"against is a share from 0 to 1 .* or 'agreed'"):
         egcam.ExpectedGradCAM(perceptron_head(), LAYER, against=against)  # type: ignore[arg-type]
 
 
