@@ -52,9 +52,10 @@ class Moments:
 
     @staticmethod
     def listed(powers_of_g: Sequence[Tensor], size: Tensor | None) -> Moments:
-        """From [g] or [g, g^2, g^3], and |g|."""
-        second, third = powers_of_g[1:] if len(powers_of_g) == 3 else (None, None)
-        return Moments(powers_of_g[0], second, third, size)
+        """From [g], [g, g^2] or [g, g^2, g^3], and |g|."""
+        first, second, third = [*powers_of_g, None, None][:3]
+        assert first is not None
+        return Moments(first, second, third, size)
 
     def scaled(self, factor: Tensor) -> Moments:
         """The moments of g * factor."""
