@@ -95,15 +95,16 @@ class GradientCAM(Explainer):
         return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
-        against = 1.0 if self.signed else self.against
+        # Not passed on where it is 1: a weighting of one's own may have a map without it.
+        less = {} if self.signed or self.against == 1.0 else {"against": self.against}
 
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
             return [
-                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)], against)
+                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)], **less)
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        wanted = Wanted(self.weighting.order, against == "agreed", not self.signed, self.by_sample)
+        wanted = Wanted(self.weighting.order, "agreed" in less.values(), not self.signed, self.by_sample)
         found = self.gradient.estimate(task, wanted, map_of)
         return Maps(found.maps, found.errors, found.reference)
 
