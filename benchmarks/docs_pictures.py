@@ -201,9 +201,9 @@ def references(studio: Studio) -> Figure:
     picture = studio.photograph("chelsea")
     kinds: dict[str, object] = {
         "other images": studio.others,
+        "mixed (default)": "mixed",
         "blurred": "blurred",
-        "noise": "noise",
-        "uniform": "uniform",
+        "colours": "colours",
         "black": egcam.references.black(*studio.pixel_statistics),
         "white": egcam.references.white(*studio.pixel_statistics),
     }
