@@ -61,7 +61,7 @@ def convergence(
     tall = tile * data.long_map.shape[0] / data.long_map.shape[1]
     line = words.height_of("x", style.SMALL)
     plot = min(0.55 * inches, 2.2)
-    left, below, legend = 0.55, 0.36, 2 * line + 0.16
+    left, below, legend = 0.68, 0.36, 2 * line + 0.16
     sheet = Sheet(inches, 0.06 + plot + below + legend + line + tall + 0.05 + 2 * MARGIN)
     axes = sheet.axes(left, 0.06, inches - left - 0.08, plot)
     _draw_errors(axes, data)
