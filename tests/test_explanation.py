@@ -245,6 +245,14 @@ def same(one: Explanation, other: Explanation) -> None:
     assert torch.equal(one.heatmaps, other.heatmaps)
 
 
+def test_a_saved_explanation_comes_back_as_sharp(tmp_path):
+    explanation = explainer("expected-grad-cam", small_net(), sharpness=3.0)(pictures(), [1, 2])
+    loaded = Explanation.load(explanation.save(tmp_path))
+    assert loaded.sharpness == 3.0
+    assert torch.equal(loaded.heatmaps, explanation.heatmaps)
+    assert not torch.allclose(loaded.heatmaps, explanation.heatmaps ** (1 / 3)), "the exponent must show"
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_saved_explanations_come_back_the_same(method, tmp_path):
     explanation = explainer(method, small_net(), signed=True, classes=("α", "b", "c", "d", "e"))(pictures(), [1, 2])

@@ -261,13 +261,15 @@ def test_images_from_inference_mode_that_the_backward_pass_meets(method):
 @every_method
 def test_under_autocast(method):
     model, images = small_net(), pictures()
-    expected = maps(method, model, images, reference="black")
+    # Enough samples that a ReLU which switches in bfloat16 at one of them does not decide.
+    options = {"reference": "black", "samples": 32}
+    expected = maps(method, model, images, **options)
     with torch.autocast("cpu", torch.bfloat16):
         kept = Kept(model, images)
-        found = maps(method, model, images, reference="black")
+        found = maps(method, model, images, **options)
         kept.check()
     assert found.isfinite().all()
-    assert close(found, expected, tolerance=0.2), "a ReLU or two switch in bfloat16, and samples are few"
+    assert close(found, expected, tolerance=0.15)
 
 
 @every_method
