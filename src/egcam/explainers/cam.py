@@ -95,8 +95,9 @@ class GradientCAM(Explainer):
         return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
+        against = 1.0 if self.signed else self.against
         # Not passed on where it is 1: a weighting of one's own may have a map without it.
-        less = {} if self.signed or self.against == 1.0 else {"against": self.against}
+        less: dict[str, Against] = {} if against == 1.0 else {"against": against}
 
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
             return [
@@ -104,7 +105,7 @@ class GradientCAM(Explainer):
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        wanted = Wanted(self.weighting.order, "agreed" in less.values(), not self.signed, self.by_sample)
+        wanted = Wanted(self.weighting.order, against == "agreed", not self.signed, self.by_sample)
         found = self.gradient.estimate(task, wanted, map_of)
         return Maps(found.maps, found.errors, found.reference)
 
@@ -206,9 +207,10 @@ class ExpectedGradCAM(GradientCAM):
         against=1                      map = relu( sum_k P_k - N_k ), the CAM of the averaged weights, as in the paper
 
     What speaks against the class thus counts as far as the samples agree on it; at a linear head they do, and the map
-    is that of HiRes-CAM. Heat maps are sharpened: scaled to [0, 1], then to the power of `sharpness`. A signed map is
-    the average of the sums themselves. The paper's formula is `against=1, sharpness=1`. What each choice does to the
-    map's quality was measured before it became the default.
+    is that of HiRes-CAM. Pooled weights are agreed on where samples and positions are: there P_k + N_k is the mean of
+    |W_s,k| over both, times |A^k|. Heat maps are sharpened: scaled to [0, 1], then to the power of `sharpness`. A
+    signed map is the average of the sums themselves. The paper's formula is `against=1, sharpness=1`. What each choice
+    does to the map's quality was measured before it became the default.
 
     Args:
         model: the classifier.
