@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from egcam.metrics.registry import metric as called
-from egcam.metrics.tables import Table, Values, paired_difference
+from egcam.metrics.tables import Table
 from egcam.studies import Results
 
 OURS = "expected-grad-cam"
@@ -49,28 +50,21 @@ class Against:
     @property
     def text(self) -> str:
         """Difference and interval."""
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.mean + 0.0:+.3f} [{self.low + 0.0:+.3f}, {self.high + 0.0:+.3f}]"  # no minus before a zero
 
 
-def against(table: Table, metric: str, other: str, ours: str = OURS) -> Against:
-    """The paired difference, positive where ours is better."""
-    mine, theirs = table.values(ours, metric), table.values(other, metric)
-    sign = 1.0 if called(metric).higher_is_better else -1.0
-    both = np.isfinite(mine) & np.isfinite(theirs)
-    mine, theirs = mine[both], theirs[both]
-    difference = sign * paired_difference(mine, theirs)
-    low, high = _interval(difference)
-    return Against(
-        other, float(mine.mean()), float(theirs.mean()), float(difference.mean()), low, high, len(difference)
-    )
+def compared(table: Table, ours: str) -> pd.DataFrame:
+    """Means and paired differences to our method, by metric and method."""
+    return table.summary(baseline=ours, resamples=4000).set_index(["metric", "method"])
 
 
-def _interval(values: Values) -> tuple[float, float]:
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    drawn = np.random.default_rng(0).integers(0, len(values), (4000, len(values)))
-    low, high = np.quantile(values[drawn].mean(1), [0.025, 0.975])
-    return float(low), float(high)
+def against(frame: pd.DataFrame, metric: str, other: str, ours: str = OURS) -> Against:
+    """The paired difference, positive where ours is better; `frame` is what `compared` gives for ours."""
+    mine, theirs = frame.loc[metric, ours], frame.loc[metric, other]
+    ends = [theirs["difference_low"], theirs["difference_high"]]
+    sign = -1.0 if called(metric).higher_is_better else 1.0
+    low, high = sorted(sign * end for end in ends)
+    return Against(other, mine["mean"], theirs["mean"], sign * theirs["difference"], low, high, theirs["images"])
 
 
 def verdict(all_others: list[Against]) -> str:
@@ -84,8 +78,9 @@ def verdict(all_others: list[Against]) -> str:
 def rows(label: str, table: Table, metrics: list[str], methods: list[str]) -> list[str]:
     """One row of Markdown for each metric."""
     found = []
+    frame = compared(table, OURS)
     for metric in metrics:
-        field = [against(table, metric, method) for method in methods if method != OURS and method not in LATER]
+        field = [against(frame, metric, method) for method in methods if method != OURS and method not in LATER]
         higher = called(metric).higher_is_better
         best = max(field, key=lambda one: one.theirs if higher else -one.theirs)
         plain = next((one for one in field if one.method == "grad-cam"), None)
@@ -111,13 +106,11 @@ def means(label: str, table: Table, metrics: list[str], methods: list[str]) -> l
         "ins-del, default less this",
     ]
     found = [f"\n{label}\n", "| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
+    frame = compared(table, "default") if "default" in methods else None
     for method in methods:
         values = [f"{np.nanmean(table.values(method, metric)):.3f}" for metric in metrics]
-        last = (
-            ""
-            if method == "default" or "default" not in methods
-            else against(table, "insertion-deletion", method, "default").text
-        )
+        unlike = frame is not None and method != "default"
+        last = against(frame, "insertion-deletion", method, "default").text if unlike else ""
         found.append("| " + " | ".join([method, *values, last]) + " |")
     return found
 
