@@ -38,6 +38,9 @@ Method = str | Explainer
 Options = Mapping[str, Any]
 Maker = Callable[[nn.Module], Explainer]
 
+Drops = dict[int, Tensor]
+"""By image: what infidelity finds out about the network, whatever the map (`egcam.metrics.patch_drops`)."""
+
 _CURVES = ("insertion", "deletion", "insertion-deletion")
 _SHARED_OPTIONS = {"step", "score", "batch_size"}
 _CONFIDENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -76,6 +79,7 @@ class Work:
     protocol: Protocol
     batch_size: int
     options: Mapping[str, Options]
+    drops: Drops
     curves: dict[str, dict[int, Curve]] | None = None
 
     def keep_curves(self, metric: str, rows: Tensor, curve: Curve) -> None:
@@ -114,11 +118,13 @@ def evaluate(
     batch_size: int | None = None,
     curves: bool = False,
     progress: Callable[[str], None] | None = None,
+    drops: Drops | None = None,
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
 
     Each method explains every image once; insertion and deletion share their curves, the robustness metrics their
-    perturbed explanations, the confidence metrics their masked images. All methods are given the same classes and the
+    perturbed explanations, the confidence metrics their masked images, and all methods what infidelity finds out about
+    the network. All methods are given the same classes and the
     same noise, so that their scores are paired. What fails is recorded with its cause, and the rest goes on.
 
     Args:
@@ -139,6 +145,8 @@ def evaluate(
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
         curves: keep the insertion and deletion curves in `Table.curves`.
         progress: called with a line when a method begins a metric.
+        drops: a dictionary that carries what infidelity found out about the network from one call to the next, of the
+            same model, images, classes and options; begin with an empty one.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
@@ -158,7 +166,7 @@ def evaluate(
         classes = Scorer(model, images, target, "logit", most).classes
     inside = None if masks is None else as_masks(masks, images[:, 0])
     fixed: Target = classes if classes is not None else target
-    work = Work(model, images, fixed, inside, seed, protocol, most, options)
+    work = Work(model, images, fixed, inside, seed, protocol, most, options, {} if drops is None else drops)
     rows: list[Row] = []
     found = _named(methods)
     common = {"reference": reference, "layer": layer, "seed": seed}
@@ -207,7 +215,7 @@ def _checked_options(chosen: Sequence[Metric], given: Mapping[str, Options] | No
     return options
 
 
-_GIVEN = ("model", "images", "heatmaps", "masks", "explainer", "target")
+_GIVEN = ("model", "images", "heatmaps", "masks", "explainer", "target", "drops")
 
 
 def _named(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Method]:
@@ -350,7 +358,9 @@ def _families(
             families.append(make(work, maps, together, options))
     done = {name for family in families for name in family.names}
     for one in chosen:
-        if one.name not in done:
+        if one.name == "infidelity" and not callable(work.options_of("infidelity").get("baseline")):
+            families.append(_infidelity_family(work, maps))
+        elif one.name not in done:
             again = maker if maker is not None and one.name == "model-randomization" else explainer
             families.append(_single_family(work, again, maps, own, one))
     return families
@@ -399,6 +409,25 @@ def _confidence_family(work: Work, maps: Tensor, together: tuple[str, ...], opti
         return confidence.masked_confidence(*call, **call_options)
 
     return Family(together, share, lambda name, scores: settle(name, _CONFIDENCES[name](*scores), {}))
+
+
+def _infidelity_family(work: Work, maps: Tensor) -> Family:
+    options = work.options_of("infidelity")
+    of_network = {key: value for key, value in options.items() if key in signature(faithfulness.patch_drops).parameters}
+
+    def share(rows: Tensor) -> tuple[Tensor, Tensor]:
+        unknown = torch.tensor([row for row in rows.tolist() if row not in work.drops], dtype=torch.long)
+        if len(unknown):
+            found = faithfulness.patch_drops(work.model, work.images[unknown], work.target_of(unknown), **of_network)
+            work.drops.update(zip(unknown.tolist(), found, strict=True))
+        return rows, torch.stack([work.drops[row] for row in rows.tolist()])
+
+    def finish(_: str, shared: tuple[Tensor, Tensor]) -> Tensor:
+        rows, drops = shared
+        call = (work.model, work.images[rows], maps[rows], work.target_of(rows))
+        return faithfulness.infidelity(*call, **{**options, "drops": drops})
+
+    return Family(("infidelity",), share, finish)
 
 
 def _robustness_families(work: Work, explainer: Explainer, own: Tensor | None, wanted: Sequence[str]) -> list[Family]:

@@ -166,6 +166,7 @@ WRONG = {
     "batch of none": lambda s: metrics.deletion(s.model, s.images, s.maps, batch_size=0),
     "patch larger than the image": lambda s: metrics.infidelity(s.model, s.images, s.maps, patch=13),
     "paper's patch on a small image": lambda s: metrics.infidelity(s.model, s.images, s.maps, protocol="paper"),
+    "drops of another grid": lambda s: metrics.infidelity(s.model, s.images, s.maps, drops=torch.zeros(3, 4)),
     "unknown scale": lambda s: metrics.infidelity(s.model, s.images, s.maps, scale="bset"),
     "unknown protocol": lambda s: metrics.pixel_flipping(s.model, s.images, s.maps, protocol="papre"),
     "k of none": lambda s: metrics.top_k_intersection(s.maps, s.masks, k=0),

@@ -101,6 +101,38 @@ def test_curves_with_the_same_options_are_shared(scene):
     torch.testing.assert_close(values(mixed, "m", "insertion"), metrics.insertion(scene.model, scene.images, maps))
 
 
+def test_what_infidelity_finds_out_about_the_network_is_shared_by_methods(scene):
+    apart = {name: metrics.infidelity(scene.model, scene.images, METHODS[name](scene.images, None)) for name in METHODS}
+    counting = Counting(scene.model)
+    table = evaluate(counting, scene.images, METHODS, ["infidelity"])
+    assert counting.seen == 3 * (1 + 1 + 16)
+    for name, expected in apart.items():
+        torch.testing.assert_close(values(table, name, "infidelity"), expected, rtol=0, atol=0)
+
+
+def test_and_by_calls_that_hand_it_on(scene):
+    counting, drops = Counting(scene.model), {}
+    first = evaluate(counting, scene.images, {"m": METHODS["bright"]}, ["infidelity"], drops=drops)
+    again = evaluate(counting, scene.images, {"m": METHODS["bright"]}, ["infidelity"], drops=drops)
+    # Predictions twice, the patches once.
+    assert counting.seen == 3 * (2 + 1 + 16)
+    assert (values(first, "m", "infidelity") == values(again, "m", "infidelity")).all()
+    torch.testing.assert_close(
+        torch.stack([drops[n] for n in range(3)]), metrics.patch_drops(scene.model, scene.images)
+    )
+
+
+def test_a_baseline_that_draws_is_drawn_for_each_map(scene):
+    drawn = []
+
+    def noise(images):
+        drawn.append(len(images))
+        return torch.rand_like(images)
+
+    evaluate(scene.model, scene.images, METHODS, ["infidelity"], metric_options={"infidelity": {"baseline": noise}})
+    assert drawn == [3] * len(METHODS)
+
+
 def test_curves_are_kept_where_asked_for(scene):
     table = evaluate(scene.model, scene.images, {"m": bright}, ["insertion-deletion"], curves=True, image_names="abc")
     assert list(table.curves) == [("m", "insertion"), ("m", "deletion")]

@@ -1,5 +1,7 @@
 """The passes a study announces are those it makes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,8 +9,12 @@ from torch import nn
 from egcam import registry
 from egcam.evaluation import evaluate
 from egcam.metrics.registry import names
-from egcam.studies.cost import study_passes, unit_passes, usual_passes
+from egcam.studies.bench import Bench
+from egcam.studies.config import load_study
+from egcam.studies.cost import image_passes, study_passes, unit_passes, usual_passes
+from egcam.studies.outcomes import Unit
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
+from studies.tiny_study import write_study
 
 CHANNELS, SIZE = 12, 32
 # IROF has as many steps as the image has segments; randomisation as many stages as the model has layers.
@@ -84,6 +90,24 @@ def test_every_metric(net, metric, protocol):
 def test_shared_work_counts_once(net, together):
     of = study("smooth-grad-cam++", together)
     assert unit_passes(of, of.methods[0], CHANNELS, SIZE) == counted(net, of)
+
+
+def test_what_is_known_of_the_network_is_found_out_once_an_image(tmp_path):
+    """The bench's own count: three methods on one image, by the network's first layer."""
+    known = load_study(write_study(tmp_path, images=2))
+    bench = Bench(replace(known, metrics=(MetricSpec("infidelity"), MetricSpec("deletion"))))
+    spec = bench.study.models[0]
+    network = bench.network(spec.label)
+    methods = [method.name for method in bench.study.methods]
+    for method in methods:
+        bench(Unit(spec.label, method, 0))
+    seen = []
+    first = next(one for one in network.classifier.model.modules() if isinstance(one, nn.Conv2d))
+    first.register_forward_pre_hook(lambda module, arguments: seen.append(len(arguments[0])))
+    for method in methods:
+        assert bench(Unit(spec.label, method, 1)).error is None
+    # One more for the prediction, when the image is prepared.
+    assert sum(seen) == image_passes(bench.study, 8, 16) + 1
 
 
 def test_a_whole_study_adds_up():

@@ -597,6 +597,7 @@ def infidelity(
     score: Score = "logit",
     protocol: Protocol = "default",
     batch_size: int | None = None,
+    drops: Tensor | None = None,
 ) -> Tensor:
     """How far the map is from predicting what removing a patch does (Yeh et al. 2019); lower is better.
 
@@ -624,6 +625,8 @@ def infidelity(
         score: "logit", "probability" or "sigmoid".
         protocol: "default" or "paper".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
+        drops: (N, patches) what `patch_drops` gave for these images and options, where it is known: it does not depend
+            on the maps, and then nothing is run.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False))
@@ -638,16 +641,75 @@ def infidelity(
     if scale not in ("best", "unit-sum", "raw"):
         raise InputError(f"unknown scale {scale!r}; {near_misses(scale, ('best', 'unit-sum', 'raw'))}")
     groups, count = _patch_grid(images, _patch_side(patch, images, paper))
-    with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
-        end = replacement(baseline, images)
-        counts = torch.full((len(images),), count, device=images.device)
-        drops = scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative)
+    # Once, for a function given as baseline may draw.
+    end = replacement(baseline, images)
+    if drops is None:
+        drops = _drops(model, images, target, end, groups, count, cumulative, score, batch_size)
+    elif drops.shape != (len(images), count):
+        raise InputError(
+            f"drops of shape {tuple(drops.shape)} for {len(images)} image(s) of {count} patches: "
+            "they belong to other images or another patch"
+        )
     change = (images - end).sum(1).to(maps)
     said = group_sums(maps * change, groups, count).to(drops)
     if cumulative:
         said = said.cumsum(1)
     return settle("infidelity", (_scaling(scale, said, drops, maps) * said - drops).square().mean(1), causes)
+
+
+def patch_drops(
+    model: nn.Module,
+    images: Any,
+    target: Target = None,
+    *,
+    patch: int | None = None,
+    baseline: Baseline = "black",
+    cumulative: bool = False,
+    score: Score = "logit",
+    protocol: Protocol = "default",
+    batch_size: int | None = None,
+) -> Tensor:
+    """(N, patches) how much the score falls when each patch of a grid is replaced: infidelity's part without maps.
+
+        d_k = f_y(x) - f_y(x with patch k replaced)
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W).
+        target: the explained classes; None is the prediction.
+        patch: the side of a patch in pixels; no larger than the image.
+        baseline: what a patch becomes, see `egcam.metrics.baselines`.
+        cumulative: keep earlier patches replaced.
+        score: "logit", "probability" or "sigmoid".
+        protocol: "default" or "paper".
+        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
+
+    Example:
+        >>> model, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), torch.rand(1, 1, 4, 4)
+        >>> drops = patch_drops(model, images, 1)
+        >>> maps = [torch.rand(1, 4, 4) for _ in range(10)]
+        >>> scores = [infidelity(model, images, one, 1, drops=drops) for one in maps]
+    """
+    images = as_images(images)
+    groups, count = _patch_grid(images, _patch_side(patch, images, check_protocol(protocol)))
+    return _drops(model, images, target, replacement(baseline, images), groups, count, cumulative, score, batch_size)
+
+
+def _drops(
+    model: nn.Module,
+    images: Tensor,
+    target: Target,
+    end: Tensor,
+    groups: Tensor,
+    count: int,
+    cumulative: bool,
+    score: Score,
+    batch_size: int | None,
+) -> Tensor:
+    with forward_only(model, images.device):
+        scorer = Scorer(model, images, target, score, batch_size)
+        counts = torch.full((len(images),), count, device=images.device)
+        return scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative)
 
 
 def _patch_side(patch: int | None, images: Tensor, paper: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from egcam import registry
-from egcam.evaluation import evaluate
+from egcam.evaluation import Drops, evaluate
 from egcam.heatmaps import heatmaps
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
@@ -49,6 +49,7 @@ class Prepared:
         masks: (1, H, W) or None.
         target: the class to explain.
         prediction: the class predicted.
+        drops: what infidelity found out about the network with this image, for the methods to come.
     """
 
     picture: Picture
@@ -56,6 +57,7 @@ class Prepared:
     masks: Tensor | None
     target: int
     prediction: int
+    drops: Drops = field(default_factory=dict)
 
 
 class Recording:
@@ -154,6 +156,7 @@ class Bench:
             metric_options={one.name: one.options for one in self._each if one.options},
             batch_size=self.study.batch_size,
             curves=True,
+            drops=image.drops,
         )
         scores = tuple(Score(row.metric, row.value, row.seconds, row.cause) for row in table.rows)
         curves = {name: _even(curve) for (_, name), kept in table.curves.items() for curve in kept.values()}

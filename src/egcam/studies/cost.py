@@ -35,7 +35,10 @@ def explanation_passes(spec: MethodSpec, channels: int) -> int:
 
 
 def unit_passes(study: Study, method: MethodSpec, channels: int, size: int) -> int:
-    """Single-image passes of a unit: the explanation and its metrics, shared where metrics share."""
+    """Single-image passes of a unit: the explanation and its metrics, shared where metrics share.
+
+    Those of infidelity are made for the first method of an image; the others use what was found.
+    """
     explanation = explanation_passes(method, channels)
     each = [one for one in study.metrics if not metric(one.name).whole_set]
     # One more finds the classes.
@@ -51,11 +54,17 @@ def study_passes(study: Study, images: int, sizes: Mapping[str, int], channels: 
         sizes: the side of each model's input in pixels, by label.
         channels: of the explained layer, by label.
     """
-    return images * sum(
-        unit_passes(study, method, channels[model.label], sizes[model.label])
-        for model in study.models
-        for method in study.methods
-    )
+    return images * sum(image_passes(study, channels[model.label], sizes[model.label]) for model in study.models)
+
+
+def image_passes(study: Study, channels: int, size: int) -> int:
+    """Single-image passes of all methods on one image: what is found out about the network is shared.
+
+    Work that is stopped and taken up again may take a few more.
+    """
+    alone = sum(unit_passes(study, method, channels, size) for method in study.methods)
+    shared = sum(_patches(study, one.options, size) + 1 for one in study.metrics if one.name == "infidelity")
+    return alone - (len(study.methods) - 1) * shared
 
 
 def usual_passes(study: Study, images: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egcam.studies.config import load_study
-from egcam.studies.cost import unit_passes
+from egcam.studies.cost import image_passes
 from egcam.studies.datasets import open_dataset
 from egcam.studies.networks import Described, describe_networks
 from egcam.studies.specs import Study
@@ -56,9 +56,6 @@ def estimate(study: Study | str | Path, limit: int | None = None) -> Estimate:
 
 def estimated(study: Study, networks: dict[str, Described], images: int) -> Estimate:
     """The estimate, the models having been looked at."""
-    passes = {
-        label: images * sum(unit_passes(study, method, one.channels, one.size) for method in study.methods)
-        for label, one in networks.items()
-    }
+    passes = {label: images * image_passes(study, one.channels, one.size) for label, one in networks.items()}
     seconds = {label: passes[label] * one.seconds_per_pass for label, one in networks.items()}
     return Estimate(images, images * len(study.models) * len(study.methods), passes, seconds)
