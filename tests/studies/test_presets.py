@@ -6,7 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
+from torch import nn
 
+from egcam import registry
+from egcam.references import by_name
 from egcam.studies.config import StudyError, read_study
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.runner import run_study
@@ -73,7 +76,8 @@ def test_a_preset_is_the_papers_table(name):
         (model, LAYERS[model], None) for model in models
     ]
     assert [method.name for method in study.methods] == ["expected-grad-cam", "expected-grad-cam-paper", *NINE]
-    assert all(method.method == method.name and not method.options for method in study.methods)
+    assert all(method.method == method.name for method in study.methods)
+    assert [method.options for method in study.methods if method.options] == [{"reference": "mixed"}]
     assert [metric.name for metric in study.metrics] == metrics
     assert study.protocol == "paper"
 
@@ -86,6 +90,17 @@ def test_details_of_presets():
     assert localization.data.classes == ("zebra", "stop sign")
     assert localization.target == "label"
     assert read_study(preset("paper-runtime")).metrics[0].options["repeats"] == 1
+
+
+@pytest.mark.parametrize("name", presets())
+def test_the_default_is_measured_as_people_get_it(name):
+    """Its own references, whatever the other forms compare with."""
+    study = read_study(preset(name))
+    usual = registry.create("expected-grad-cam", nn.Identity()).gradient.reference.description
+    of_method = {one.method: one.options.get("reference", study.reference.source) for one in study.methods}
+    assert by_name(of_method["expected-grad-cam"], (0.0,), (1.0,)).description == usual
+    if "expected-grad-cam-paper" in of_method:
+        assert of_method["expected-grad-cam-paper"] == "data"
 
 
 def test_the_head_says_what_it_costs():

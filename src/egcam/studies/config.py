@@ -235,7 +235,7 @@ def _data(table: Mapping[str, Any], folder: Path) -> DataSpec:
 
 def _reference(table: Mapping[str, Any], folder: Path) -> ReferenceSpec:
     _known(table, _REFERENCE, "reference.")
-    source = _source(_text(table, "source", "reference.", "data"), "reference.source", folder)
+    source = _source(_text(table, "source", "reference.", ReferenceSpec.source), "reference.source", folder)
     return ReferenceSpec(source, _number(table, "count", "reference.", 64))
 
 

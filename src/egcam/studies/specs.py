@@ -68,11 +68,12 @@ class ReferenceSpec:
     """What Expected Grad-CAM compares with.
 
     Attributes:
-        source: "data" for other images of the same data, a folder, or a name such as "blurred".
+        source: "data" for other images of the same data, a folder, or a name such as "blurred"; "mixed", as everywhere,
+            unless given.
         count: how many images of data or a folder are in the pool.
     """
 
-    source: str = "data"
+    source: str = "mixed"
     count: int = 64
 
 
