@@ -9,7 +9,7 @@
 For each network and metric: the default's mean, the best of the other methods by mean, and the paired difference to it
 with its 95 % bootstrap interval, turned so that positive is better. "behind" is said where the interval to any method
 lies below 0, "first" where those to all lie above 0, "tied" else. `--means` prints the means of all methods instead,
-with the differences to the method called "default".
+with the differences to the method called "default" on the first metric, again so that positive is better for it.
 """
 
 from __future__ import annotations
@@ -99,19 +99,17 @@ def rows(label: str, table: Table, metrics: list[str], methods: list[str]) -> li
 
 
 def means(label: str, table: Table, metrics: list[str], methods: list[str]) -> list[str]:
-    """Means of all methods, with the difference in insertion-deletion to the default."""
-    head = [
-        "method",
-        *(f"{SHORT.get(metric, metric)} {called(metric).arrow}" for metric in metrics),
-        "ins-del, default less this",
-    ]
-    found = [f"\n{label}\n", "| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
+    """Means of all methods and, where one is called "default", what it is ahead by on the first metric."""
+    head = ["method", *(f"{SHORT.get(metric, metric)} {called(metric).arrow}" for metric in metrics)]
     frame = compared(table, "default") if "default" in methods else None
+    if frame is not None:
+        head.append(f"{SHORT.get(metrics[0], metrics[0])}, default ahead by")
+    found = [f"\n{label}\n", "| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
     for method in methods:
-        values = [f"{np.nanmean(table.values(method, metric)):.3f}" for metric in metrics]
-        unlike = frame is not None and method != "default"
-        last = against(frame, "insertion-deletion", method, "default").text if unlike else ""
-        found.append("| " + " | ".join([method, *values, last]) + " |")
+        cells = [method, *(f"{np.nanmean(table.values(method, metric)):.3f}" for metric in metrics)]
+        if frame is not None:
+            cells.append("" if method == "default" else against(frame, metrics[0], method, "default").text)
+        found.append("| " + " | ".join(cells) + " |")
     return found
 
 
