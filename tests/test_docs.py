@@ -404,7 +404,7 @@ def test_the_cost_table_is_what_presets_say() -> None:
 
 # -- metrics ----------------------------------------------------------------------------------------
 
-GIVEN = ("model", "images", "heatmaps", "masks", "explainer", "target", "batch_size")
+GIVEN = ("model", "images", "heatmaps", "masks", "explainer", "target", "batch_size", "drops")
 LIFTED = {"Higher is better": "higher", "Lower is better": "lower"}
 
 

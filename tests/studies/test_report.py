@@ -19,7 +19,7 @@ from egcam.studies.report import write_report
 from egcam.studies.report.latex import escaped as in_latex
 from egcam.studies.report.markdown import escaped as in_markdown
 from egcam.studies.results import ResultsError
-from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec
+from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, ReferenceSpec
 from studies.results_in_memory import METHODS, METRICS, made, study, with_pictures
 from studies.test_results import stored
 
@@ -301,7 +301,7 @@ def test_failures_and_causes_are_said(tmp_path):
 
 @words_only
 def test_the_facts_are_there(tmp_path):
-    source = with_pictures(made(study(protocol="paper", seed=7), 3, value), 3)
+    source = with_pictures(made(study(protocol="paper", seed=7, reference=ReferenceSpec("data")), 3, value), 3)
     write_report(source, tmp_path)
     for text in ((tmp_path / "report.md").read_text(), read_page(tmp_path).text):
         for fact in ("2026-01-02T03:04:05+00:00", "six squares", "published weights", "Expected Grad-CAM", "Insertion",

@@ -37,6 +37,7 @@ kind = "folder"
 path = "photos"
 
 [reference]
+source = "data"
 count = 4
 
 [[models]]
