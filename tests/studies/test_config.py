@@ -98,7 +98,7 @@ def test_identity_is_free_of_places_and_of_what_is_shown(tmp_path):
         (('path = "photos"', ""), 'data.path is missing:  path = "…"'),
         (('path = "photos"', 'path = "photos"\nimages = 0'), "data.images must be a whole number of at least 1, not 0"),
         (("count = 4", "count = true"), "reference.count must be a whole number of at least 1, not True"),
-        (('source = "data"', 'source = "blured"'), "reference.source is 'blured', which is neither a folder nor a known"),
+        (('"data"', '"blured"'), "reference.source is 'blured', which is neither a folder nor a known"),
         (('label = "b"', 'label = "a"'), "two models are called 'a': give each a label of its own"),
         (('label = "b"', 'lable = "b"'), "models (2.) lable is not a key that is known; did you mean 'label'"),
         (('method = "expected-grad-cam"', 'method = "expected"'), "method.expected.method: there is no method"),
