@@ -124,8 +124,8 @@ def evaluate(
 
     Each method explains every image once; insertion and deletion share their curves, the robustness metrics their
     perturbed explanations, the confidence metrics their masked images, and all methods what infidelity finds out about
-    the network. All methods are given the same classes and the
-    same noise, so that their scores are paired. What fails is recorded with its cause, and the rest goes on.
+    the network. All methods are given the same classes and the same noise, so that their scores are paired. What fails
+    is recorded with its cause, and the rest goes on.
 
     Args:
         model: the classifier.
@@ -358,6 +358,7 @@ def _families(
             families.append(make(work, maps, together, options))
     done = {name for family in families for name in family.names}
     for one in chosen:
+        # A function given as baseline may draw, so what it led to belongs to its map.
         if one.name == "infidelity" and not callable(work.options_of("infidelity").get("baseline")):
             families.append(_infidelity_family(work, maps))
         elif one.name not in done:
