@@ -300,6 +300,20 @@ def test_failures_and_causes_are_said(tmp_path):
 
 
 @words_only
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("mixed", "blurred and colours"),
+        ("constant", "constant (mean colour)"),
+        ("/far/cats", "64 images of the folder cats"),
+    ],
+)
+def test_what_references_are_drawn_from_is_said(tmp_path, source, said):
+    write_report(made(study(reference=ReferenceSpec(source)), 3, value), tmp_path)
+    assert f"| reference | {said} |" in (tmp_path / "report.md").read_text()
+
+
+@words_only
 def test_the_facts_are_there(tmp_path):
     source = with_pictures(made(study(protocol="paper", seed=7, reference=ReferenceSpec("data")), 3, value), 3)
     write_report(source, tmp_path)

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from egcam.metrics.registry import metric as metric_called
+from egcam.references import by_name
 from egcam.studies.report.words import counted, listed, method_labels, metric_label, one_line
 from egcam.studies.results import Results, known_of
 from egcam.studies.specs import ModelSpec
@@ -161,7 +162,8 @@ def _reference(results: Results) -> str:
         return f"{reference.count:,} other images of the same data"
     if "/" in reference.source or "\\" in reference.source:
         return f"{reference.count:,} images of the folder {PurePath(reference.source).name}"
-    return reference.source
+    # What the name stands for does not depend on the network's normalisation.
+    return by_name(reference.source, (0.0,), (1.0,)).description
 
 
 def _units(results: Results) -> str:
