@@ -26,6 +26,27 @@ _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 
 
 @dataclass(frozen=True, eq=False)
+class Completeness:
+    """Whether an attribution adds up: both sides of sum(attributions) = y(x) - E[y(x')], for each image.
+
+    What goes around the layer is held at the image's own values: there y(x') stands for the score when the layer alone
+    puts out what it does for the reference.
+
+    Attributes:
+        total: (N,) the sum of the signed attributions over all channels and positions (and tokens that belong to none).
+        expected: (N,) y(x) - E[y(x')], over the references that were drawn.
+    """
+
+    total: Tensor
+    expected: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """(N,) total - expected: the error of the path integral, which tends to 0 as samples grow."""
+        return self.total - self.expected
+
+
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """Maps for a batch of images, or for one image without a batch dimension (then every tensor lacks it, too).
 

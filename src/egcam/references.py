@@ -13,6 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,19 +38,34 @@ class Visit(NamedTuple):
 class Drawn:
     """References for a batch: one per image, and keys that are equal exactly where the references are equal.
 
-    A key of None says that this reference will not come again, so nothing computed from it is worth keeping. Visits
-    are given where an image has a fixed number of references that come again and again.
+    A key of None says that this reference will not come again, so nothing computed from it is worth keeping. A key
+    that begins with "pool" or "always" stands for the same reference in other calls, too. Visits are given where an
+    image has a fixed number of references that come again and again. The images are made when first looked at: what
+    is known of them from before often makes that needless.
     """
 
-    images: Tensor
+    make: Callable[[], Tensor]
     keys: list[Hashable]
     visits: list[Visit] | None = None
+
+    @cached_property
+    def images(self) -> Tensor:
+        """(n, C, H, W)."""
+        return self.make()
+
+
+Bound: TypeAlias = Callable[[Sequence[int], int], Drawn]
 
 
 class Reference(ABC):
     """A distribution of reference images. `varies` says whether two samples of one image can differ."""
 
     varies: bool = True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its images are the same in every call, so that what a network makes of them is worth keeping."""
+        return False
 
     @property
     @abstractmethod
@@ -60,13 +76,21 @@ class Reference(ABC):
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
 
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """`draw` for images known beforehand: a function of which of them, and of the sample."""
+        return lambda own, sample: self.draw(images[list(own)], [rows[i] for i in own], sample, seed)
+
 
 @dataclass(frozen=True)
 class Made(Reference):
-    """A reference computed from each image without chance: blurred, constant, black, white."""
+    """A reference computed from each image without chance: blurred, constant, black, white.
+
+    `always` says that it is the same for every image, whatever the image shows.
+    """
 
     name: str
     function: Callable[[Tensor], Tensor]
+    always: bool = False
     varies = False
 
     @property
@@ -74,9 +98,15 @@ class Made(Reference):
         """The name."""
         return self.name
 
+    @property
+    def is_kept(self) -> bool:
+        """Where it does not depend on the image."""
+        return self.always
+
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """The same reference for every sample."""
-        return Drawn(_checked(self.function(images), images, self.name), [("made", row) for row in rows])
+        keys: list[Hashable] = [("always", self.name) if self.always else ("made", row) for row in rows]
+        return Drawn(lambda: _checked(self.function(images), images, self.name), keys)
 
 
 @dataclass(frozen=True)
@@ -94,7 +124,8 @@ class Random(Reference):
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """One draw per sample, the same noise for every image."""
         drawn = self.function(images, generator(seed, "reference", sample))
-        return Drawn(_checked(drawn, images, self.name), [None] * len(rows))
+        checked = _checked(drawn, images, self.name)
+        return Drawn(lambda: checked, [None] * len(rows))
 
 
 @dataclass(frozen=True)
@@ -117,14 +148,32 @@ class Mixture(Reference):
         """The descriptions of its parts."""
         return " and ".join(part.description for part in self.parts)
 
+    @property
+    def is_kept(self) -> bool:
+        """Where all its parts are."""
+        return all(part.is_kept for part in self.parts)
+
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """The draw of the part whose turn it is."""
-        round_, turn = divmod(sample, len(self.parts))
-        part = self.parts[turn]
-        drawn = part.draw(images, rows, round_, seed)
-        again = Visit(round_, 0) if part.varies else Visit(0, round_)
-        visits = drawn.visits if drawn.visits is not None else [again] * len(rows)
-        return Drawn(drawn.images, [None if key is None else (turn, key) for key in drawn.keys], visits)
+        return self.bind(images, rows, seed)(range(len(rows)), sample)
+
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """The parts, bound, in turn."""
+        bound = [part.bind(images, rows, seed) for part in self.parts]
+
+        def draw(own: Sequence[int], sample: int) -> Drawn:
+            round_, turn = divmod(sample, len(self.parts))
+            drawn = bound[turn](own, round_)
+            again = Visit(round_, 0) if self.parts[turn].varies else Visit(0, round_)
+            visits = drawn.visits if drawn.visits is not None else [again] * len(own)
+            return Drawn(lambda: drawn.images, [_turned(key, turn) for key in drawn.keys], visits)
+
+        return draw
+
+
+def _turned(key: Hashable, turn: int) -> Hashable:
+    """The key of a mixture's part: of two parts with pools of their own, each has an image number 0."""
+    return (*key, turn) if isinstance(key, tuple) else key
 
 
 # One for all data sets: a lock of its own would make a reference, and every explainer that holds one, uncopyable.
@@ -151,6 +200,11 @@ class Images(Reference):
         return f"{len(self.pool)} images"
 
     @property
+    def is_kept(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def pool(self) -> Tensor:
         """All images, (M, C, H, W)."""
         with _reading:
@@ -160,6 +214,10 @@ class Images(Reference):
 
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """Sample `sample` for each image: an image of the pool that is not the explained one."""
+        return self.bind(images, rows, seed)(range(len(rows)), sample)
+
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """The order of the pool, without the explained image, worked out once for each image."""
         pool = self.pool
         if pool.shape[1:] != images.shape[1:]:
             raise SamplingError(
@@ -167,15 +225,16 @@ class Images(Reference):
                 f"{tuple(images.shape[1:])}: resize and normalise both in the same way"
             )
         order = torch.randperm(len(pool), generator=generator(seed, "pool"), device="cpu").tolist()
-        chosen: list[int] = []
-        visits: list[Visit] = []
-        for own in _where_equal(images, pool):
-            others = [index for index in order if index not in own]
-            if not others:
-                raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
-            visits.append(Visit(sample % len(others), sample // len(others)))
-            chosen.append(others[visits[-1].reference])
-        return Drawn(like(pool[chosen], images), [("pool", index) for index in chosen], visits)
+        others = [[index for index in order if index not in itself] for itself in _where_equal(images, pool)]
+        if not all(others):
+            raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
+
+        def draw(own: Sequence[int], sample: int) -> Drawn:
+            visits = [Visit(sample % len(others[i]), sample // len(others[i])) for i in own]
+            chosen = [others[i][visit.reference] for i, visit in zip(own, visits, strict=True)]
+            return Drawn(lambda: like(pool[chosen], images), [("pool", index) for index in chosen], visits)
+
+        return draw
 
 
 def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
@@ -299,17 +358,24 @@ def constant(value: float | Sequence[float] | None = None) -> Reference:
     """One colour everywhere: `value` (one number or one per channel), or each image's own mean colour."""
     if value is None:
         return Made("constant (mean colour)", lambda images: images.mean((2, 3), keepdim=True).expand_as(images))
-    return Made(f"constant ({value})", lambda images: _filled(images, value))
+    return Made(f"constant ({value})", lambda images: _filled(images, value), always=True)
 
 
 def black(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
     """Black, normalised with `mean` and `std` like the images: (0 - mean) / std."""
-    return Made("black", lambda images: (_filled(images, 0.0) - _filled(images, mean)) / _filled(images, std))
+    return _shade("black", 0.0, mean, std)
 
 
 def white(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
     """White, normalised with `mean` and `std` like the images: (1 - mean) / std."""
-    return Made("white", lambda images: (_filled(images, 1.0) - _filled(images, mean)) / _filled(images, std))
+    return _shade("white", 1.0, mean, std)
+
+
+def _shade(name: str, value: float, mean: float | Sequence[float], std: float | Sequence[float]) -> Reference:
+    def function(images: Tensor) -> Tensor:
+        return (_filled(images, value) - _filled(images, mean)) / _filled(images, std)
+
+    return Made(name, function, always=True)
 
 
 def _filled(images: Tensor, value: float | Sequence[float]) -> Tensor:

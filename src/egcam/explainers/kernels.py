@@ -54,13 +54,18 @@ class Kernel:
 
     def noise(self, images: Tensor, sample: int, seed: int) -> Tensor:
         """(n, C, H, W) the noise of one sample: the same draw for every image, scaled for each where relative."""
-        source = generator(seed, "kernel", sample)
-        shape = images.shape[1:]
-        is_gaussian = self.distribution == "gaussian"
-        draw = torch.randn if is_gaussian else torch.rand
-        drawn = draw(shape, generator=source, device="cpu", dtype=torch.float32)
         scale = self.scale * value_range(images) if self.relative else self.scale
-        return (scale * like(drawn, images)[None]).expand(images.shape)
+        return (scale * self._drawn(images, sample, seed)).expand(images.shape)
+
+    def latent_noise(self, activations: Tensor, sample: int, seed: int) -> Tensor:
+        """The same for what a layer puts out, (n, …): scaled by the standard deviation of each image's activations."""
+        spread = activations.float().flatten(1).std(1).to(activations)
+        return self.scale * spread.reshape(-1, *[1] * (activations.ndim - 1)) * self._drawn(activations, sample, seed)
+
+    def _drawn(self, tensor: Tensor, sample: int, seed: int) -> Tensor:
+        draw = torch.randn if self.distribution == "gaussian" else torch.rand
+        source = generator(seed, "kernel", sample)
+        return like(draw(tensor.shape[1:], generator=source, device="cpu", dtype=torch.float32), tensor)[None]
 
 
 KernelLike: TypeAlias = Kernel | str | Mapping[str, Any] | None

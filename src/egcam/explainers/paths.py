@@ -36,6 +36,11 @@ class Linear(Path):
 
 
 @dataclass(frozen=True)
+class Latent(Linear):
+    """z = A' + a (A - A'): the straight line between activations at the layer, rather than between images."""
+
+
+@dataclass(frozen=True)
 class RandomSubset(Path):
     """A share a of the pixels of x', chosen at random, is replaced by those of x.
 
@@ -76,11 +81,11 @@ class Custom(Path):
         return points
 
 
-PATHS: dict[str, Callable[[], Path]] = {"linear": Linear, "subset": RandomSubset}
+PATHS: dict[str, Callable[[], Path]] = {"linear": Linear, "subset": RandomSubset, "latent": Latent}
 
 
 def as_path(path: PathLike) -> Path:
-    """The path for "linear", "subset", a `Path`, or a callable (references, images, a) -> points."""
+    """The path for "linear", "subset", "latent", a `Path`, or a callable (references, images, a) -> points."""
     if isinstance(path, Path):
         return path
     if isinstance(path, str):
@@ -89,4 +94,4 @@ def as_path(path: PathLike) -> Path:
         return PATHS[path]()
     if callable(path):
         return Custom(path)
-    raise SamplingError(f"a path is 'linear', 'subset' or a callable, not {type(path).__name__}")
+    raise SamplingError(f"a path is 'linear', 'subset', 'latent' or a callable, not {type(path).__name__}")

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from egcam.models.capture import Probe, Seen
+from egcam.explainers.reference_activations import ReferenceActivations
+from egcam.models.capture import ForwardPass, GradientPass, Probe
+from egcam.models.replay import Replay
 from egcam.models.targets import Targets, predictions
 
 Progress = Callable[[int, int], None]
@@ -26,11 +28,12 @@ def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
 
 
 class Meter:
-    """Counts forward passes (of one image each) and reports them."""
+    """Counts forward passes (of one image each) and reports them; runs of what follows a layer are counted apart."""
 
     def __init__(self, report: Progress | None = None) -> None:
         self.done = 0
         self.total = 0
+        self.tails = 0
         self._report = report
 
     def expect(self, passes: int) -> None:
@@ -56,6 +59,8 @@ class Task:
         batch_size: the most images in one pass.
         meter: counts the passes.
         memo: for what estimators keep between the tasks of one call.
+        kept: the references that the explainer has seen in this and earlier calls.
+        tails_at_once: the most rows in one run of what follows a layer.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Task:
         batch_size: int,
         meter: Meter,
         memo: dict[str, Any],
+        kept: ReferenceActivations,
+        tails_at_once: int,
     ) -> None:
         self.probe = probe
         self.images = images
@@ -75,33 +82,48 @@ class Task:
         self.batch_size = batch_size
         self.meter = meter
         self.memo = memo
+        self.kept = kept
+        self.tails_at_once = tails_at_once
         self.indices: Tensor | None = None
         self.predictions: Tensor | None = None
         self.scores: Tensor | None = None
         self.activations: list[Tensor] = []
+        self.tails: list[Replay] = []
 
-    def look(self, with_gradient: bool = False) -> Seen:
+    def first_pass(self) -> ForwardPass:
         """The pass over the images themselves: settles the targets and keeps activations and scores."""
-        count = len(self.images)
-
-        def score(output: Any) -> Tensor:
-            with torch.no_grad():
-                self.indices = self.targets.indices(output)
-                self.predictions = predictions(output, count)
-            return self.targets.scores(output, self.indices, count)
-
-        if with_gradient:
-            seen = self.probe.gradients(self.images, self.rows, score)
-            self.scores = seen.scores
-        else:
-            seen = self.probe.forward(self.images, self.rows)
-            with torch.no_grad():
-                self.scores = score(seen.output)
-        self.meter.add(count)
+        seen = self.probe.forward(self.images, self.rows)
+        self.meter.add(len(self.images))
+        with torch.no_grad():
+            self.scores = self._settle(seen.output)
         self.activations = seen.activations
         return seen
 
-    def gradients(self, points: Tensor, own: Tensor) -> Seen:
+    def first_gradients(self) -> list[Tensor]:
+        """The same pass with gradients, dy/dA at each layer."""
+        seen = self.probe.gradients(self.images, self.rows, self._settle)
+        self.meter.add(len(self.images))
+        self.scores = seen.scores
+        self.activations = seen.activations
+        return seen.gradients
+
+    def first_pass_with_tails(self) -> None:
+        """The same pass for each layer, after which what follows the layers can be run by itself."""
+        self.tails = [
+            Replay(self.probe.at(point), self.images, self.rows, self.meter.add) for point in self.probe.points
+        ]
+        with torch.no_grad():
+            self.scores = self._settle(self.tails[0].output)
+        self.activations = [tail.as_maps(tail.activations) for tail in self.tails]
+
+    def _settle(self, output: Any) -> Tensor:
+        count = len(self.images)
+        with torch.no_grad():
+            self.indices = self.targets.indices(output)
+            self.predictions = predictions(output, count)
+        return self.targets.scores(output, self.indices, count)
+
+    def gradients(self, points: Tensor, own: Tensor) -> GradientPass:
         """A pass with gradients at `points`, row b being a variant of this task's image `own[b]`."""
         seen = self.probe.gradients(points, self.rows[own], lambda output: self.scores_of(output, own), fast=True)
         self.meter.add(len(points))

@@ -9,182 +9,277 @@ tail, and whatever little a forward method does outside modules. The copy shares
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from egcam.errors import LayerError
 from egcam.models.capture import Probe
 from egcam.models.guard import add_hook
 from egcam.models.layers import LayerPoint, tensor_in
 from egcam.models.shadow import replace_modules
 
 
+_UNKNOWN = object()
+"""Stands for an output that cannot be repeated, so that the module has to run."""
+
+
 class _Memory:
     """What modules returned before the layer ran; shared by all stand-ins of one replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: int) -> None:
+        self.remembered = images
         self.passed_layer = False
-        self.images = 1
-        self.image = 0
-        self.materialise = False
+        self.own = torch.zeros(1, dtype=torch.long, device="cpu")
+        self.row_by_row = False
+
+    def repeated(self, value: Any) -> Any:
+        """A remembered output for the images that are replayed.
+
+        Always fresh memory, for the network may write into what a module returned.
+        """
+        return _mapped(value, self._rows)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or len(tensor) != self.remembered:
+            return tensor.clone()
+        if self.row_by_row:
+            return tensor[self.own.to(tensor.device)]
+        # Mostly nobody looks at it, so the first row stands for all of them at no cost. Where somebody does, the check
+        # of the output shows it, unless all rows are of one image; then it is right.
+        one = tensor[int(self.own[0]), None].clone()
+        return one.expand(len(self.own), *one.shape[1:])
 
 
-class _FromMemory(nn.Module):
+class _StandIn(nn.Module):
+    """Takes a module's place in the copy; what is read from it, such as `out_channels`, is read from the module.
+
+    Its own attributes begin with `replay_`, so that they hide none of the module's.
+    """
+
+    def __init__(self, original: nn.Module, memory: _Memory) -> None:
+        super().__init__()
+        self.replay_original = (original,)  # in a tuple, so that the user's module is not registered as a child
+        self.replay_memory = memory
+        self.replay_calls = 0
+        # .eval() would reach no user module, for the original is not registered.
+        self.training = False
+
+    def __getattr__(self, name: str) -> Any:
+        if "replay_original" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.replay_original[0], name)
+
+
+class _FromMemory(_StandIn):
     """Stands in for a module that ran before the layer: returns what that returned, call by call."""
 
     def __init__(self, original: nn.Module, memory: _Memory, outputs: list[Any]) -> None:
-        super().__init__()
-        self._original = (original,)  # in a tuple, so that the user's module is not registered as a child
-        self.memory = memory
-        self.outputs = outputs
-        self.calls = 0
+        super().__init__(original, memory)
+        self.replay_outputs = outputs
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The remembered output of this call, or the module itself once the layer has run."""
-        if self.memory.passed_layer or self.calls >= len(self.outputs):
-            return self._original[0](*args, **kwargs)
-        self.calls += 1
-        return self._repeated(self.outputs[self.calls - 1])
-
-    def _repeated(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            one = value[self.memory.image, None]
-            many = one.expand(self.memory.images, *one.shape[1:])
-            return many.clone() if self.memory.materialise else many
-        if isinstance(value, dict):
-            return {key: self._repeated(item) for key, item in value.items()}
-        if isinstance(value, tuple | list):
-            return type(value)(self._repeated(item) for item in value)
-        return value
+        self.replay_calls += 1
+        known = not self.replay_memory.passed_layer and self.replay_calls <= len(self.replay_outputs)
+        output = self.replay_outputs[self.replay_calls - 1] if known else _UNKNOWN
+        if output is _UNKNOWN:
+            return self.replay_original[0](*args, **kwargs)
+        return self.replay_memory.repeated(output)
 
 
-class _Injected(nn.Module):
-    """Stands in for the layer: returns the activations to try."""
+class _Injected(_StandIn):
+    """Stands in for the layer: returns the activations to try, in the form the layer puts them out."""
 
-    def __init__(self, original: nn.Module, memory: _Memory, call: int) -> None:
-        super().__init__()
-        self._original = (original,)
-        self.memory = memory
-        self.call = call
-        self.calls = 0
-        self.activations: Tensor | None = None
+    def __init__(self, original: nn.Module, memory: _Memory, call: int, output: Any) -> None:
+        super().__init__(original, memory)
+        self.replay_call = call
+        self.replay_output = output
+        self.replay_activations: Tensor | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The activations at the explained call, the module itself at others."""
-        self.calls += 1
-        if self.calls != self.call:
-            return self._original[0](*args, **kwargs)
-        self.memory.passed_layer = True
-        assert self.activations is not None
-        return self.activations
+        self.replay_calls += 1
+        if self.replay_calls != self.replay_call:
+            return self.replay_original[0](*args, **kwargs)
+        self.replay_memory.passed_layer = True
+        if self.replay_output is _UNKNOWN:
+            raise TypeError("the layer's output cannot be repeated")
+        assert self.replay_activations is not None
+        return _with_first_tensor(self.replay_memory.repeated(self.replay_output), self.replay_activations)
 
 
 class Replay:
     """The tail of a network after one layer, for the images of one forward pass.
 
+    Whether the tail can be run by itself is tried out with the images: it must give the output that the whole network
+    gave. Where it does not, or fails, the whole network is run instead. What does not pass through the layer, such as a
+    skip connection around it, is what the image makes it.
+
     Args:
-        probe: the model at a single layer whose output is a plain (N, K, h, w) tensor.
+        probe: the model at a single layer.
         images: (n, C, H, W) the images of this replay.
         rows: (n,) their numbers in the call.
+        count: told the number of single-image passes through the whole network, as they are made.
 
     Attributes:
         output: what the model returned for the images.
-        activations: (n, K, h, w) at the layer.
+        activations: (n, …) what the layer put out, before any reshaping.
     """
 
-    def __init__(self, probe: Probe, images: Tensor, rows: Tensor) -> None:
+    def __init__(self, probe: Probe, images: Tensor, rows: Tensor, count: Callable[[int], None]) -> None:
         (self._point,) = probe.points
         assert self._point.module is not None
         self._probe = probe
         self._images = images
         self._rows = rows
+        self._count = count
         record = _Record(probe.model, self._point)
         with torch.no_grad(), record:
-            seen = probe.forward(images, rows)
-        self.output = seen.output
-        self.activations = seen.activations[0]
-        self._memory = _Memory()
-        self._injected = _Injected(self._point.module, self._memory, record.call)
+            self.output = probe.forward(images, rows).output
+        count(len(images))
+        activations = tensor_in(record.layer_output)
+        assert activations is not None
+        self.activations = activations
+        self._memory = _Memory(len(images))
+        self._injected = _Injected(self._point.module, self._memory, record.call, record.layer_output)
         self._stand_ins = {
             id(module): _FromMemory(module, self._memory, outputs) for module, outputs in record.returned()
         }
-        # .eval() would reach no user module, for the originals are not registered; copies keep the mode they are in.
-        for stand_in in (self._injected, *self._stand_ins.values()):
-            stand_in.training = False
         replaced: dict[int, nn.Module] = {**self._stand_ins, id(self._point.module): self._injected}
-        self._shadow = replace_modules(probe.model, replaced)
-        self._works: bool | None = None
-
-    def run(self, activations: Tensor, image: int) -> Any:
-        """The model's output when the layer puts out `activations` (B, K, h, w) for image number `image`."""
-        if self._works is None:
-            self._works = self._check()
-        return self._tail(activations, image) if self._works else self._whole(activations, image)
-
-    def _check(self) -> bool:
-        """Whether replaying the true activations gives the true output; networks with side doors do not."""
+        self._shadow: nn.Module | None = None
         try:
-            again = tensor_in(self._tail(self.activations[:1], 0))
-        except RuntimeError:
-            return False
-        truth = tensor_in(self.output)
-        if again is None or truth is None or not self._memory.passed_layer:
-            return False
-        tolerance = 1e-2 if truth.dtype in (torch.float16, torch.bfloat16) else 1e-4
-        return torch.allclose(again[:1], truth[:1], rtol=tolerance, atol=tolerance * float(truth.abs().max()) + 1e-12)
+            self._shadow = replace_modules(probe.model, replaced)
+        except Exception:  # a module that cannot be copied without its constructor, as sharded ones
+            self._forget()
+        self._is_proven = False
 
-    def _tail(self, activations: Tensor, image: int) -> Any:
-        try:
-            return self._replay(activations, image)
-        except RuntimeError:
-            if self._memory.materialise:
-                raise
-            # Something writes in place into a remembered tensor, which as a mere repetition cannot be written to.
-            self._memory.materialise = True
-            return self._replay(activations, image)
+    @property
+    def runs_by_itself(self) -> bool:
+        """Whether the tail alone is run, rather than the whole network."""
+        if self._shadow is not None and not self._is_proven:
+            self._prove()
+        return self._shadow is not None
 
-    def _replay(self, activations: Tensor, image: int) -> Any:
-        self._memory.passed_layer = False
-        self._memory.images = len(activations)
-        self._memory.image = image
-        self._injected.calls = 0
-        self._injected.activations = activations.clone()
-        for stand_in in self._stand_ins.values():
-            stand_in.calls = 0
-        images, rows = self._inputs(image, len(activations))
-        args, kwargs = self._probe.extra.rows(rows)
-        # A repetition cannot be written to, but a single row is the user's own memory.
-        images = images.clone() if len(images) == 1 or self._memory.materialise else images
+    def as_maps(self, tensor: Tensor) -> Tensor:
+        """What the layer puts out, as (B, K, h, w)."""
+        return self._probe.as_maps(self._point, tensor, self._images)
+
+    def run(self, activations: Tensor, own: Tensor) -> Any:
+        """The model's output when the layer puts out `activations` (B, …), row b for image number `own[b]`."""
         with torch.no_grad():
-            return self._shadow(images, *args, **kwargs)
+            return self._run(activations, own)
 
-    def _whole(self, activations: Tensor, image: int) -> Any:
+    def gradients(
+        self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """(B,) the scores at `activations` (B, …), and their gradient there, (B, …).
+
+        Args:
+            activations: what the layer puts out.
+            own: (B,) the number of the image each row belongs to.
+            score: from the model's output to the (B,) numbers explained.
+        """
+        with torch.enable_grad():
+            leaf = activations.detach().requires_grad_()
+            scores = score(self._run(leaf, own))
+            found = torch.autograd.grad(scores.sum(), leaf, allow_unused=True)[0] if scores.requires_grad else None
+        if found is None:
+            raise LayerError(
+                f"the explained score does not depend on {self._point.name!r} through differentiable operations; "
+                "choose a layer between the image and the score (and a target that does not detach it)"
+            )
+        return scores.detach(), found
+
+    def _run(self, activations: Tensor, own: Tensor) -> Any:
+        if self.runs_by_itself:
+            try:
+                return self._replay(activations, own)
+            except Exception:  # whatever is wrong with the network itself shows in the whole pass
+                self._forget()
+        return self._whole(activations, own)
+
+    def _forget(self) -> None:
+        """Give up on the tail, and let go of what was remembered for it."""
+        self._shadow = None
+        self._stand_ins.clear()
+
+    def _prove(self) -> None:
+        """Try cheaply remembered rows, then each image's own; give up where neither gives the true output."""
+        for row_by_row in (False, True):
+            self._memory.row_by_row = row_by_row
+            if self._is_true():
+                self._is_proven = True
+                return
+        self._forget()
+
+    def _is_true(self) -> bool:
+        """Whether replaying the true activations gives the true output; networks with side doors do not.
+
+        A single image is replayed as two rows, for some things go wrong only with several.
+        """
+        own = torch.arange(len(self._images), device="cpu")
+        own = own.repeat(2) if len(own) == 1 else own
+        activations = self.activations[own.to(self.activations.device)]
+        try:
+            with torch.no_grad():
+                again = list(_tensors(self._replay(activations, own)))
+        except Exception:
+            return False
+        if not again or not self._memory.passed_layer:
+            return False
+        truth = list(_tensors(self.output))
+        if all(tensor.ndim > 0 and len(tensor) == len(self._images) for tensor in truth):
+            truth = [tensor[own.to(tensor.device)] for tensor in truth]
+        else:
+            with torch.no_grad():
+                truth = list(_tensors(self._whole(activations, own)))
+        return len(again) == len(truth) and all(map(_alike, again, truth))
+
+    def _replay(self, activations: Tensor, own: Tensor) -> Any:
+        assert self._shadow is not None
+        self._memory.passed_layer = False
+        self._memory.own = own
+        self._injected.replay_calls = 0
+        # A copy, for the next module may work in place.
+        self._injected.replay_activations = activations.clone()
+        for stand_in in self._stand_ins.values():
+            stand_in.replay_calls = 0
+        args, kwargs = self._probe.extra.rows(self._rows[own])
+        try:
+            return self._shadow(self._memory.repeated(self._images), *args, **kwargs)
+        finally:
+            self._injected.replay_activations = None
+
+    def _whole(self, activations: Tensor, own: Tensor) -> Any:
         """The same by brute force: the whole network, with the layer's output replaced on the way."""
-        images, rows = self._inputs(image, len(activations))
-        args, kwargs = self._probe.extra.rows(rows)
+        args, kwargs = self._probe.extra.rows(self._rows[own])
         thread, calls = threading.get_ident(), 0
+        with_gradient = torch.is_grad_enabled()
 
         def put(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
             nonlocal calls
             if threading.get_ident() != thread:
                 return None
             calls += 1
-            return activations.clone() if calls == self._injected.call else None
+            if calls != self._injected.replay_call:
+                return None
+            torch.set_grad_enabled(with_gradient)
+            return _with_first_tensor(output, activations.clone())
 
         assert self._point.module is not None
+        self._count(len(activations))
         handle = add_hook(self._point.module, put)
         try:
             with torch.no_grad():
-                return self._probe.model(images.clone(), *args, **kwargs)
+                return self._probe.model(self._images[own.to(self._images.device)], *args, **kwargs)
         finally:
             handle.remove()
-
-    def _inputs(self, image: int, count: int) -> tuple[Tensor, Tensor]:
-        images = self._images[image, None].expand(count, *self._images.shape[1:])
-        return images, self._rows[image].expand(count)
 
 
 class _Record:
@@ -197,6 +292,7 @@ class _Record:
         self._beside = _modules_beside(model, point)
         self._returned: dict[int, tuple[nn.Module, list[Any]]] = {}
         self._layer_calls = 0
+        self.layer_output: Any = None
         self._stack = ExitStack()
 
     def __enter__(self) -> _Record:
@@ -220,21 +316,68 @@ class _Record:
     def _note_layer(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if threading.get_ident() == self._thread:
             self._layer_calls += 1
+            if self._layer_calls == self.call:
+                self.layer_output = _kept(output)
 
 
 def _kept(value: Any) -> Any:
-    """A copy of an output: later modules may write into the original in place."""
-    return _mapped(value, lambda tensor: tensor.detach().clone())
+    """A copy of an output, for later modules may write into it; unknown where tensors may be hidden in it."""
+    return _mapped(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is made of tensors, numbers, texts and Python's own containers."""
+    if type(value) in (dict, OrderedDict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, Tensor | bool | int | float | str)
 
 
 def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The value with `function` of each tensor in it."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
-        return {key: _mapped(item, function) for key, item in value.items()}
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(_mapped(item, function) for item in value)
+        return type(value)({key: _mapped(item, function) for key, item in value.items()})
+    if isinstance(value, tuple | list):
+        items = [_mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def _with_first_tensor(output: Any, new: Tensor) -> Any:
+    """A layer's output with `new` in place of the tensor that `tensor_in` finds in it."""
+    old = tensor_in(output)
+    return _mapped(output, lambda tensor: new if tensor is old else tensor)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in an output, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+    elif is_dataclass(value):
+        for entry in fields(value):
+            yield from _tensors(getattr(value, entry.name))
+
+
+def _alike(first: Tensor, second: Tensor) -> bool:
+    """Equal but for rounding. What is not finite proves nothing."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    if not bool(first.isfinite().all()) or not bool(second.isfinite().all()):
+        return False
+    tolerance = 1e-2 if first.dtype in (torch.float16, torch.bfloat16) else 1e-4
+    largest = float(second.abs().max()) if second.numel() else 0.0
+    return torch.allclose(first, second, rtol=tolerance, atol=tolerance * largest + 1e-12)
 
 
 def _modules_beside(model: nn.Module, point: LayerPoint) -> list[nn.Module]:

@@ -1,0 +1,327 @@
+"""The path in the layer's own space: against its formula, captum, and its own promises."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import egcam
+from egcam.explainers.averaging import Wanted
+
+DOUBLE = torch.float64
+
+
+class Bent(nn.Module):
+    """Two convolutions with a smooth, decidedly non-linear head."""
+
+    def __init__(self, classes: int = 4) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.Tanh())
+        self.second = nn.Sequential(nn.Conv2d(6, 5, 3, stride=2), nn.Tanh())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(5 * 3 * 3, 16), nn.Tanh(), nn.Linear(16, classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.second(self.first(images)))
+
+
+def bent() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return Bent().to(DOUBLE).eval()
+
+
+def pictures(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, 8, 8, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+
+
+def summed(model: nn.Module, layer: str, gradient: egcam.Integrated | egcam.Expected, **options) -> egcam.GradientCAM:
+    return egcam.GradientCAM(model, layer, gradient=gradient, weighting="summed", signed=True, **options)
+
+
+@pytest.mark.parametrize("layer", ["first", "second"])
+@pytest.mark.parametrize("difference", ["none", "latent"])
+def test_formula(layer: str, difference: str) -> None:
+    """W = 1/n sum_s d g(A' + a (A - A')), worked out with autograd on the tail alone."""
+    model, images, black = bent(), pictures(2), torch.zeros(1, 3, 8, 8, dtype=DOUBLE)
+    steps = 7
+    tail = nn.Sequential(model.second, model.head) if layer == "first" else model.head
+    front = model.first if layer == "first" else nn.Sequential(model.first, model.second)
+    with torch.no_grad():
+        here, there = front(images), front(black)
+    weights = torch.zeros_like(here)
+    for step in range(steps):
+        point = (there + (step + 0.5) / steps * (here - there)).requires_grad_()
+        (gradient,) = torch.autograd.grad(tail(point)[:, 2].sum(), point)
+        weights += gradient / steps
+    wanted = (weights * ((here - there) if difference == "latent" else here)).sum(1)
+    gradient = egcam.Integrated(steps, baseline="black", path="latent", difference=difference)
+    weighting = "summed" if difference == "latent" else "elementwise"
+    cam = egcam.GradientCAM(model, layer, gradient=gradient, weighting=weighting, signed=True)
+    found = cam(images, target=2)
+    torch.testing.assert_close(found.maps, wanted, rtol=1e-10, atol=1e-12)
+    assert found.passes == 3  # two images and the baseline, which both share
+    assert found.tails >= 2 * steps
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("layer", ["first", "second"])
+def test_captums_layer_integrated_gradients(layer: str) -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, images = bent(), pictures(3)
+    theirs = captum.LayerIntegratedGradients(model, getattr(model, layer)).attribute(
+        images, torch.zeros_like(images), target=1, n_steps=20, method="riemann_middle"
+    )
+    ours = summed(model, layer, egcam.Integrated(20, path="latent", difference="latent"))(images, target=1)
+    torch.testing.assert_close(ours.maps, theirs.sum(1).detach(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("layer", ["first", "second"])
+def test_captums_layer_conductance(layer: str) -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, images = bent(), pictures(2)
+    theirs = captum.LayerConductance(model, getattr(model, layer)).attribute(
+        images, torch.zeros_like(images), target=1, n_steps=600, method="riemann_trapezoid"
+    )
+    ours = summed(model, layer, egcam.Integrated(600, difference="increment"))(images, target=1)
+    torch.testing.assert_close(ours.maps, theirs.sum(1).detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", ["first", "second"])
+def test_complete_at_any_layer(layer: str) -> None:
+    model, images = bent(), pictures(2)
+    gradient = egcam.Integrated(1000, path="latent", difference="latent")
+    found = summed(model, layer, gradient)(images, target=1)
+    with torch.no_grad():
+        rise = model(images)[:, 1] - model(torch.zeros_like(images))[:, 1]
+    torch.testing.assert_close(found.maps.sum((1, 2)), rise, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.completeness.expected, rise)
+    torch.testing.assert_close(found.completeness.total, found.maps.sum((1, 2)))
+    assert float(found.completeness.gap.abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("sampling", ["lattice", "stratified", "monte-carlo"])
+def test_expected_is_complete_as_samples_grow(sampling: str) -> None:
+    model, images, others = bent(), pictures(2), pictures(8, seed=1)
+    gradient = egcam.Expected(others, 4096, path="latent", difference="latent", sampling=sampling)
+    found = summed(model, "first", gradient)(images, target=1)
+    with torch.no_grad():
+        rise = model(images)[:, 1] - model(others)[:, 1].mean()
+    bound = 0.05 if sampling == "monte-carlo" else 2e-3
+    torch.testing.assert_close(found.completeness.total, rise, rtol=0, atol=bound)
+    torch.testing.assert_close(found.completeness.expected, rise, rtol=0, atol=bound)
+    assert float(found.completeness.gap.abs().max()) < bound
+
+
+def test_increments_are_complete_where_the_latent_difference_is_not() -> None:
+    model, images = bent(), pictures(2)
+    with torch.no_grad():
+        rise = model(images)[:, 1] - model(torch.zeros_like(images))[:, 1]
+    conductance = summed(model, "first", egcam.Integrated(400, difference="increment"))(images, target=1)
+    mixed = summed(model, "first", egcam.Integrated(400, difference="latent"))(images, target=1)
+    torch.testing.assert_close(conductance.maps.sum((1, 2)), rise, rtol=0, atol=1e-3)
+    assert float((mixed.maps.sum((1, 2)) - rise).abs().max()) > 0.02
+
+
+class Around(nn.Module):
+    """A network with a skip connection around its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.layer = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4 * 64, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        early = self.stem(images).tanh()
+        return self.head((early + self.layer(early)).tanh().flatten(1))
+
+
+def test_what_goes_around_the_layer_stays_the_image() -> None:
+    """The sum is y(x) - y(A', skip of x), and completeness is told against that number."""
+    torch.manual_seed(0)
+    model, images = Around().to(DOUBLE).eval(), pictures(2)
+    with torch.no_grad():
+        early = model.stem(images).tanh()
+        replaced = model.layer(model.stem(torch.zeros_like(images)).tanh())
+        rise = model(images)[:, 1] - model.head((early + replaced).tanh().flatten(1))[:, 1]
+        far = model(images)[:, 1] - model(torch.zeros_like(images))[:, 1]
+    assert float((rise - far).abs().max()) > 0.05
+    found = summed(model, "layer", egcam.Integrated(800, path="latent", difference="latent"))(images, target=1)
+    torch.testing.assert_close(found.completeness.expected, rise)
+    assert float(found.completeness.gap.abs().max()) < 1e-5
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh())
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.features(images).mean((2, 3)))
+
+
+def test_a_linear_head_takes_one_gradient() -> None:
+    torch.manual_seed(0)
+    model, images, others = Linear().to(DOUBLE).eval(), pictures(2), pictures(8, seed=1)
+    found = summed(model, "features", egcam.Expected(others, 32, path="latent", difference="latent"))(images, target=1)
+    with torch.no_grad():
+        away = model.features(images) - model.features(others).mean(0)
+    wanted = (model.fc.weight[1][:, None, None] / 36 * away).sum(1)
+    torch.testing.assert_close(found.maps, wanted.detach(), rtol=1e-10, atol=1e-12)
+    assert found.tails < 12
+    assert float(found.error.max()) == 0
+    assert float(found.completeness.gap.abs().max()) < 1e-12
+
+
+def test_a_batch_is_its_images_one_by_one() -> None:
+    model, images, others = bent(), pictures(3), pictures(6, seed=1)
+    for difference in ("none", "latent"):
+        gradient = egcam.Expected(others, 12, path="latent", difference=difference, kernel="gaussian")
+        cam = egcam.GradientCAM(model, "first", gradient=gradient, weighting="elementwise", signed=True)
+        together = cam(images, target=[0, 1, 2])
+        for row in range(3):
+            alone = cam(images[row], target=row)
+            torch.testing.assert_close(together.maps[row], alone.maps, rtol=1e-9, atol=1e-12)
+
+
+def cached(model: nn.Module, others: Tensor) -> egcam.GradientCAM:
+    return summed(model, "first", egcam.Expected(others, 8, path="latent", difference="latent"))
+
+
+def fresh_map(model: nn.Module, others: Tensor, images: Tensor) -> Tensor:
+    return cached(copy.deepcopy(model), others)(images, target=1).maps
+
+
+def test_references_are_passed_through_the_network_once() -> None:
+    model, images, others = bent(), pictures(4), pictures(8, seed=1)
+    cam = cached(model, others)
+    assert cam(images[:2], target=1).passes == 2 + 8
+    assert cam(images[2:], target=1).passes == 2
+    assert cam(images[2:], target=0).passes == 2
+
+
+def multiply_through_data(model: nn.Module) -> None:
+    model.first[0].weight.data.mul_(1.5)
+
+
+def step_of_an_optimiser(model: nn.Module) -> None:
+    with torch.no_grad():
+        model.first[0].weight.add_(0.1)
+
+
+def new_tensor(model: nn.Module) -> None:
+    model.first[0].weight = nn.Parameter(model.first[0].weight.detach() * 0.5)
+
+
+def a_hook(model: nn.Module) -> None:
+    model.first.register_forward_hook(lambda module, args, output: output * 2)
+
+
+def another_module(model: nn.Module) -> None:
+    model.first[1] = nn.Sigmoid()
+
+
+@pytest.mark.parametrize("change", [multiply_through_data, step_of_an_optimiser, new_tensor, a_hook, another_module])
+def test_a_changed_network_sees_its_references_anew(change) -> None:
+    model, images, others = bent(), pictures(2), pictures(8, seed=1)
+    cam = cached(model, others)
+    before = cam(images, target=1).maps
+    change(model)
+    after = cam(images, target=1)
+    assert after.passes == 2 + 8
+    assert not torch.allclose(after.maps, before)
+    torch.testing.assert_close(after.maps, fresh_map(model, others, images))
+
+
+def test_another_dtype_size_or_mode_sees_its_references_anew() -> None:
+    model, images = bent(), pictures(2)
+    cam = summed(model, "first", egcam.Expected("black", 8, path="latent", difference="latent"))
+    cam(images, target=1)
+    model.float()
+    assert cam(images.float(), target=1).passes == 3
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    cam = summed(pooled, "1", egcam.Expected("black", 8, path="latent", difference="latent"))
+    assert cam(torch.rand(1, 3, 8, 8), target=1).passes == 2
+    assert cam(torch.rand(1, 3, 9, 9), target=1).passes == 2
+    assert cam(torch.rand(1, 3, 9, 9), target=1).passes == 1
+
+
+def test_references_changed_in_place_are_seen_anew() -> None:
+    model, images, others = bent(), pictures(2), pictures(8, seed=1)
+    cam = cached(model, others)
+    cam(images, target=1)
+    others.mul_(0.5)
+    torch.testing.assert_close(cam(images, target=1).maps, fresh_map(model, others, images))
+
+
+def test_a_mode_with_dropout_is_as_in_eval() -> None:
+    model, images, others = bent(), pictures(2), pictures(8, seed=1)
+    model.head.insert(3, nn.Dropout(0.5))
+    cam = cached(model, others)
+    before = cam(images, target=1).maps
+    model.train()
+    torch.testing.assert_close(cam(images, target=1).maps, before)
+    assert model.training
+
+
+def test_without_noise_and_with_one_point_at_the_image_it_is_the_gradient() -> None:
+    model, images = bent(), pictures(2)
+
+    class AtImage(egcam.Expected):
+        pass
+
+    plain = egcam.HiResCAM(model, "first", signed=True)(images, target=1).maps
+    gradient = egcam.Integrated(1, baseline=lambda x: x, path="latent")
+    cam = egcam.GradientCAM(model, "first", gradient=gradient, weighting="elementwise", signed=True)
+    torch.testing.assert_close(cam(images, target=1).maps, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_tolerance_stops_early_and_several_layers_are_fused() -> None:
+    model, images, others = bent(), pictures(2), pictures(8, seed=1)
+    gradient = egcam.Expected(others, 256, path="latent", difference="latent", tolerance=0.2)
+    found = summed(model, "first", gradient)(images, target=1)
+    assert found.tails < 2 * 256
+    both = summed(model, ["first", "second"], egcam.Expected(others, 8, path="latent", difference="latent"))
+    parts = [cached_at(model, layer, others)(images, target=1).maps for layer in ("first", "second")]
+    torch.testing.assert_close(both(images, target=1).maps, fused(parts))
+
+
+def cached_at(model: nn.Module, layer: str, others: Tensor) -> egcam.GradientCAM:
+    return summed(model, layer, egcam.Expected(others, 8, path="latent", difference="latent"))
+
+
+def fused(maps: list[Tensor]) -> Tensor:
+    size = max(tuple(one.shape[-2:]) for one in maps)
+    large = [nn.functional.interpolate(one[:, None], size, mode="bilinear")[:, 0] for one in maps]
+    return sum(one / one.abs().amax((1, 2), keepdim=True) for one in large) / len(maps)
+
+
+def test_what_belongs_to_paths_of_images_is_refused() -> None:
+    with pytest.raises(egcam.SamplingError, match="path of images"):
+        egcam.Expected("black", path="latent", difference="input")
+    with pytest.raises(egcam.SamplingError, match="normaliser"):
+        egcam.Expected("black", path="latent", kernel={"normaliser": True})
+
+
+def test_probabilities_and_callables_are_explained_as_they_are() -> None:
+    model, images = bent(), pictures(2)
+    for options, target in (({"score": "probability"}, 1), ({}, lambda output: output[:, 1] ** 2)):
+        gradient = egcam.Integrated(1000, path="latent", difference="latent")
+        found = summed(model, "first", gradient, **options)(images, target=target)
+        with torch.no_grad():
+            values = [model(batch) for batch in (images, torch.zeros_like(images))]
+        scores = [v.softmax(1)[:, 1] if options else v[:, 1] ** 2 for v in values]
+        torch.testing.assert_close(found.completeness.total, scores[0] - scores[1], rtol=0, atol=1e-6)
+
+
+def test_moments_of_latent_gradients_fit_grad_cam_plus_plus() -> None:
+    model, images, others = bent(), pictures(2), pictures(8, seed=1)
+    cam = egcam.GradientCAM(
+        model, "first", gradient=egcam.Expected(others, 8, path="latent"), weighting="plus-plus", signed=True
+    )
+    assert bool(cam(images, target=1).maps.isfinite().all())
+    assert Wanted(order=3).order == 3
