@@ -204,7 +204,7 @@ class _Watch:
         }
         if self.outputs:
             assert self.logits is not None
-            before, after = self.logits[rows], class_scores(self.model(altered), len(rows))
+            before, after = self.logits[rows], class_scores(self.model(altered.clone()), len(rows))
             seen["output_change"] = _norm(before - after).to(maps)
             seen["same_prediction"] = before.argmax(1) == after.argmax(1)
         return seen
