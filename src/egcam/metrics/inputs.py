@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import InputError, TargetError, near_misses
 from egcam.metrics.undefined import Causes
+from egcam.models.targets import Target
 
 Protocol: TypeAlias = Literal["default", "paper"]
 Maps: TypeAlias = Any
@@ -72,6 +73,28 @@ def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Cause
     if images is not None:
         tensor = resized(tensor, (images.shape[-2], images.shape[-1]))
     return tensor, causes
+
+
+def explained_target(target: Target, heatmaps: Maps | None) -> Target:
+    """What is scored: the target given; else the classes of the explanation given; else None, the prediction.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> explanation = SimpleNamespace(heatmaps=torch.rand(2, 4, 4), targets=torch.tensor([3, 0]))
+        >>> explained_target(None, explanation)
+        tensor([3, 0])
+        >>> explained_target(1, explanation), explained_target(None, explanation.heatmaps)
+        (1, None)
+    """
+    if target is not None or not hasattr(heatmaps, "targets"):
+        return target
+    if heatmaps.targets is None:
+        raise TargetError(
+            "this explanation explained a callable target, which it does not keep, so what to score is unknown: "
+            "pass target=… once more, the same callable or a class"
+        )
+    classes: Tensor = heatmaps.targets
+    return classes.reshape(-1)
 
 
 def as_masks(masks: Any, maps: Tensor) -> Tensor:

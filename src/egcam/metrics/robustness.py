@@ -25,6 +25,7 @@ from egcam.metrics.inputs import (
     check_positive,
     check_protocol,
     chunks,
+    explained_target,
     scaled_by_peak,
 )
 from egcam.metrics.noise import Noise
@@ -100,7 +101,8 @@ def perturbed_explanations(
         model: the classifier.
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers.
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added.
         samples: perturbations per image.
         outputs: also run the model on the perturbed images, as the relative stabilities need.
@@ -116,6 +118,7 @@ def perturbed_explanations(
         torch.Size([2, 5])
     """
     images = as_images(images)
+    target = explained_target(target, heatmaps)
     samples = check_positive("samples", samples)
     batch_size = fitting_batch(batch_size, images.device)
     with forward_only(model, images.device):
@@ -369,7 +372,8 @@ def local_lipschitz(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -421,7 +425,8 @@ def max_sensitivity(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -473,7 +478,8 @@ def avg_sensitivity(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -528,7 +534,8 @@ def relative_input_stability(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -582,7 +589,8 @@ def relative_output_stability(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
