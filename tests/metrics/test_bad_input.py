@@ -203,6 +203,16 @@ def test_callable_targets(scene):
         metrics.road(scene.model, scene.images, scene.maps, lambda out: out[:, 2], score="accuracy")
 
 
+@pytest.mark.parametrize("name", [*OF_EXPLAINER, *RELATIVE])
+def test_one_class_for_all_images_may_be_a_tensor_without_dimensions(name, scene):
+    function = metric(name).function
+    found = function(scene.model, scene.images, explain, torch.tensor(2))
+    assert torch.equal(found, function(scene.model, scene.images, explain, torch.tensor([2, 2, 2])))
+    for wrong in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0, 0.0]), torch.tensor([True, False, True])):
+        with pytest.raises(TargetError, match="target"):
+            function(scene.model, scene.images, explain, wrong)
+
+
 def test_one_group_has_no_correlation(scene):
     with pytest.warns(UndefinedScoreWarning, match="one group"):
         assert metrics.faithfulness_estimate(scene.model, scene.images, scene.maps, step=144).isnan().all()

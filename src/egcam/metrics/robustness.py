@@ -122,9 +122,9 @@ def perturbed_explanations(
     samples = check_positive("samples", samples)
     batch_size = fitting_batch(batch_size, images.device)
     with forward_only(model, images.device):
-        asked, logits = target, None
+        asked, logits = _known_classes(target, images), None
         # Classes that are known, in a metric that looks at maps only, need no pass.
-        if outputs or not isinstance(target, Tensor):
+        if outputs or asked is None:
             scorer = Scorer(model, images, target, "logit", batch_size)
             asked, logits = (scorer.classes if scorer.classes is not None else target), scorer.logits
         if heatmaps is None:
@@ -147,6 +147,15 @@ def perturbed_explanations(
         map_size=_norm(maps),
         causes=causes,
     )
+
+
+def _known_classes(target: Target, images: Tensor) -> Target:
+    """The target where it is one class for each image already, else None."""
+    if not isinstance(target, Tensor) or target.shape != (len(images),):
+        return None
+    if target.dtype == torch.bool or target.is_floating_point() or target.is_complex():
+        return None
+    return target.to(images.device)
 
 
 _COLUMNS = (
