@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,8 @@ class Explained:
         from egcam.plots import heatmap_image
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Without its images: the overlay below is sharper than one drawn from the network's small input.
-        replace(self.result.explanation, images=None).save(self.folder)
-        (self.folder / "heatmap_0.png").unlink(missing_ok=True)
+        # The overlay below is sharper than one drawn from the network's small input.
+        self.result.explanation.save(self.folder, pictures=False)
         self.result.overlay.save(self.folder / "overlay.png")
         heatmap = self.result.explanation.heatmaps[0].float().cpu().numpy()
         heatmap_image(heatmap).save(self.folder / "heatmap.png")

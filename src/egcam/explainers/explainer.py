@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -158,6 +159,8 @@ class Explainer(ABC):
     ) -> Iterator[Explanation]:
         """Explain batch after batch, holding on to none.
 
+        The explanations count on in `start`, so that all of them can be saved to one folder.
+
         Args:
             loader: gives batches of images, or pairs (images, labels).
             target: as in a call. When None and the batches have labels, the labels are explained,
@@ -165,12 +168,15 @@ class Explainer(ABC):
             progress: as in a call, for each batch anew.
         """
         parameter = next(self.model.parameters(), None)
+        start = 0
         for batch in loader:
             images, marks = _images_and_labels(batch)
             if parameter is not None:
                 images = images.to(parameter.device)
             use_marks = target is None and labels and marks is not None
-            yield self(images, marks if use_marks else target, progress=progress)
+            explanation = self(images, marks if use_marks else target, progress=progress)
+            yield replace(explanation, start=start)
+            start += len(explanation)
 
     def __enter__(self) -> Self:
         return self
@@ -325,6 +331,8 @@ def plain_settings(value: Any) -> Any:
     """A setting as something JSON can hold: numbers and names as they are, objects by what they are made of."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     description = getattr(value, "description", None)
     if isinstance(description, str):
         return description

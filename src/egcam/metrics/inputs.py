@@ -86,7 +86,7 @@ def explained_target(target: Target, heatmaps: Maps | None) -> Target:
         >>> explained_target(1, explanation), explained_target(None, explanation.heatmaps)
         (1, None)
     """
-    if target is not None or not hasattr(heatmaps, "targets"):
+    if target is not None or heatmaps is None or not hasattr(heatmaps, "targets"):
         return target
     if heatmaps.targets is None:
         raise TargetError(
