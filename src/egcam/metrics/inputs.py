@@ -16,7 +16,7 @@ from egcam.models.targets import Target
 
 Protocol: TypeAlias = Literal["default", "paper"]
 Maps: TypeAlias = Any
-"""A (N, H, W) or (N, 1, H, W) tensor or array, or an explanation (anything with `heatmaps`)."""
+"""A (N, H, W) or (N, 1, H, W) tensor or array, (H, W) for one image, or an explanation (anything with `heatmaps`)."""
 
 
 def check_protocol(protocol: str) -> bool:
@@ -34,10 +34,12 @@ def check_positive(name: str, value: int) -> int:
 
 
 def as_images(images: Any) -> Tensor:
-    """(N, C, H, W) floating-point images."""
+    """(N, C, H, W) floating-point images; (C, H, W) is one."""
     tensor = _as_tensor(images, "images")
+    if tensor.ndim == 3:
+        tensor = tensor[None]
     if tensor.ndim != 4:
-        raise InputError(f"images must be (N, C, H, W), got {tuple(tensor.shape)}; one image is images[None]")
+        raise InputError(f"images must be (N, C, H, W) or (C, H, W), got {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
         raise InputError(f"images must be floating-point as the model takes them, not {tensor.dtype}")
     if not tensor.numel():
@@ -50,12 +52,16 @@ def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Cause
 
     Smaller or larger maps are resized bilinearly (corners not aligned), as heat maps are. A map with NaN or
     infinite values becomes zero here and its image is in the causes, so that the others can still be scored.
+    One (H, W) map goes with one image; without images it must be an explanation's, for (N, pixels) look the same.
     """
     tensor = _as_tensor(getattr(heatmaps, "heatmaps", heatmaps), "maps").detach()
     if tensor.ndim == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
+    is_single = getattr(heatmaps, "is_single", False) or (images is not None and len(images) == 1)
+    if tensor.ndim == 2 and is_single:
+        tensor = tensor[None]
     if tensor.ndim != 3 or not tensor.numel():
-        raise InputError(f"maps must be (N, H, W) or (N, 1, H, W), got {tuple(tensor.shape)}")
+        raise InputError(f"maps must be (N, H, W) or (N, 1, H, W), got {tuple(tensor.shape)}; one map is maps[None]")
     if tensor.is_complex():
         raise InputError("maps must be real numbers")
     if not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.bfloat16):
@@ -106,6 +112,8 @@ def as_masks(masks: Any, maps: Tensor) -> Tensor:
     tensor = _as_tensor(masks, "masks").detach()
     if tensor.ndim == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
+    if tensor.ndim == 2 and len(maps) == 1:
+        tensor = tensor[None]
     if tensor.ndim != 3 or len(tensor) != len(maps):
         raise InputError(f"masks must be (N, H, W), one per map: got {tuple(tensor.shape)} for {len(maps)} map(s)")
     if tensor.shape != maps.shape:
