@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning
+from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning, warn_user
 from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task
 from egcam.explanation import Explanation
@@ -278,20 +277,18 @@ class Explainer(ABC):
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:
         broken = [i for i in range(len(shown[0])) if not all(bool(layer[i].isfinite().all()) for layer in shown)]
         if broken:
-            warnings.warn(
+            warn_user(
                 f"{self.method}: the map of image {_few(broken)} holds NaN or infinite values; the model's output or "
                 "gradient overflows there (half precision? try float32)",
                 NonFiniteMapWarning,
-                stacklevel=4,
             )
         zero = [i for i in range(len(shown[0])) if all(not bool(layer[i].any()) for layer in shown)]
         if zero:
             activations = torch.cat([task.activations[0] for task in tasks]) if tasks[0].activations else None
             cause = _cause_of_zero(zero[0], before, activations)
-            warnings.warn(
+            warn_user(
                 f"{self.method}: the map of image {_few(zero)} is zero everywhere: {cause}",
                 ZeroMapWarning,
-                stacklevel=4,
             )
 
 
