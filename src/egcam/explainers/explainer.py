@@ -17,6 +17,7 @@ from egcam.explainers.task import Meter, Progress, Task
 from egcam.explanation import Explanation
 from egcam.heatmaps import fused, fused_errors
 from egcam.models.capture import Probe, Reshape, as_reshape
+from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import INPUT, Layer, LayerPoint, Trace, dry_run, last_spatial_layer, resolve
@@ -48,7 +49,8 @@ class Explainer(ABC):
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
             a list of those (each map upsampled to the finest, divided by its maximum, averaged), or None: found.
         score: what number of the target class is explained: "logit", "probability" or "sigmoid".
-        classes: the class names, for targets by name; models that carry names, and ImageNet networks, need none.
+        classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
+            that carry names, and ImageNet networks, need none.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
@@ -65,7 +67,7 @@ class Explainer(ABC):
         layer: Layer = None,
         *,
         score: Score = "logit",
-        classes: Sequence[str] | None = None,
+        classes: Classes | None = None,
         signed: bool = False,
         batch_size: int | None = None,
         memory: int | None = None,
