@@ -553,6 +553,26 @@ def test_only_the_zero_maps_are_named_and_the_warning_points_at_the_caller():
     assert caught[0].filename == __file__
 
 
+def test_every_way_to_a_warning_points_at_the_line_that_led_to_it():
+    images, zero = torch.full((1, 1, 4, 4), -1.0), torch.zeros(1, 4, 4)
+    cam = egcam.GradCAM(_head(1.0), "1")
+    calls = (
+        lambda: cam(images, 0),
+        lambda: egcam.explain(_head(1.0), images, "grad-cam", 0, layer="1"),
+        lambda: list(cam.stream([images], 0)),
+        lambda: egcam.evaluate(_head(1.0), images, ["grad-cam"], ["sparseness"], layer="1"),
+        lambda: egcam.metrics.sparseness(zero / 0),
+        lambda: egcam.metrics.deletion(_head(1.0), images, zero / 0),
+        lambda: egcam.metrics.max_sensitivity(_head(1.0), images, lambda x, y: 0 * x[:, 0]),
+    )
+    for call in calls:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        line = call.__code__.co_firstlineno
+        assert [(one.filename, one.lineno) for one in caught] == [(__file__, line)]
+
+
 def test_maps_that_are_not_zero_do_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,57 @@ def test_class_names_from_a_file(place: Path) -> None:
     for file in ("names.txt", "names.json"):
         result = run("explain", "one.png", "--classes", file, "--target", "milk", "--method", "grad-cam", "--json")
         assert json.loads(result.stdout)["images"][0]["target"]["index"] == 2
+
+
+BAD_NAME = os.fsdecode(b"bad\xff name.png")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are not UTF-8 cannot be made elsewhere")
+@pytest.mark.parametrize("as_json", [True, False])
+def test_names_that_are_not_utf8(place: Path, as_json: bool) -> None:
+    picture(place / BAD_NAME, 3)
+    folder = os.fsdecode(b"out\xfe")
+    words = [sys.executable, "-m", "egcam", "explain", "one.png", BAD_NAME, "two.jpg", "--method", "grad-cam"]
+    words += ["--model", "own.py:small", "--out", folder, *(["--json"] if as_json else [])]
+    for _ in range(2):
+        done = subprocess.run(words, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        stdout = done.stdout.decode("utf-8")
+        if as_json:
+            document = json.loads(stdout)
+            assert [one["file"] for one in document["images"]] == ["one.png", BAD_NAME, "two.jpg"]
+            assert document["out"] == folder
+            assert all(Path(one["overlay"]).is_file() for one in document["images"])
+        else:
+            assert "3 image(s) explained" in stdout
+            assert "bad\\udcff name.png" in stdout
+        # The second run finds the folders of the first.
+        assert len(list((place / folder).iterdir())) == 3
+
+
+def test_names_as_long_as_the_file_system_allows(place: Path) -> None:
+    names = ["x" * 251 + ".png", "x" * 250 + "y.png", "é" * 125 + ".png"]
+    for number, name in enumerate(names):
+        picture(place / name, number)
+    for _ in range(2):
+        result = run("explain", *names, "--method", "grad-cam", "--json")
+        assert result.exit_code == 0
+        assert [one["file"] for one in json.loads(result.stdout)["images"]] == names
+        folders = {Path(one["folder"]).name for one in json.loads(result.stdout)["images"]}
+        assert len(folders) == len(list((place / "egcam-out").iterdir())) == 3
+        assert folders == {"x" * 246 + "-grad-cam", "x" * 244 + "-2-grad-cam", "é" * 123 + "-grad-cam"}
+    result = run("compare", names[0], "--methods", "grad-cam,layer-cam", "--json")
+    assert Path(json.loads(result.stdout)["picture"]).name == "x" * 240 + "-comparison.png"
+
+
+def test_an_object_of_class_names(place: Path) -> None:
+    (place / "names.json").write_text('{"2": "milk", "0": "tea", "1": "coffee"}')
+    result = run("explain", "one.png", "--classes", "names.json", "--target", "milk", "--method", "grad-cam", "--json")
+    assert json.loads(result.stdout)["images"][0]["target"] | {"probability": 0} == {
+        "index": 2,
+        "name": "milk",
+        "probability": 0,
+    }
 
 
 @pytest.mark.usefixtures("place")

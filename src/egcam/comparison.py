@@ -99,7 +99,7 @@ class Comparison:
 def predict(classifier: Classifier, images: Tensor, multilabel: bool = False) -> list[Prediction]:
     """All classes of one image, (1, C, H, W), the most probable first; sigmoids for a multi-label network."""
     with torch.inference_mode():
-        logits = class_scores(classifier.model(images), 1)[0].float()
+        logits = class_scores(classifier.model(images.clone()), 1)[0].float()
     chances = logits.sigmoid() if multilabel or len(logits) == 1 else logits.softmax(0)
     order = chances.argsort(descending=True, stable=True)
     return [

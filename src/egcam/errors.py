@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -44,6 +46,14 @@ class ZeroMapWarning(UserWarning):
 
 class NonFiniteMapWarning(UserWarning):
     """A map holds NaN or infinite values."""
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn, pointing at the line outside of egcam that led here: Python shows a warning once for each such line."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "egcam":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def near_misses(word: str, known: Iterable[str], most: int = 3) -> str:

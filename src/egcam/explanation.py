@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from egcam._version import __version__
 from egcam.errors import InputError
 from egcam.heatmaps import heatmaps
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-_TENSORS = ("maps", "error", "targets", "scores", "predictions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +59,7 @@ class Explanation:
         options: what the method was set to.
         classes: the class names, where known.
         images: the explained tensor, for drawing; not saved.
+        start: in a stream, the number of its first image.
     """
 
     maps: Tensor
@@ -80,6 +75,7 @@ class Explanation:
     options: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
     images: Tensor | None = field(default=None, repr=False)
+    start: int = 0
 
     @cached_property
     def heatmaps(self) -> Tensor:
@@ -195,88 +191,30 @@ class Explanation:
         pyplot.close(figure)
         return buffer.getvalue()
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, pictures: bool = True) -> Path:
         """Write `explanation.npz` (numbers), `explanation.json` (facts) and one PNG for each heat map, and overlay.
 
-        Nothing is pickled. `load` gives the same explanation back, without its images.
+        Nothing is pickled. `load` gives the same explanation back, without its images. The batches of a stream go into
+        one folder: the one that begins with image 64 is `explanation_64.npz`, `explanation_64.json`, `heatmap_64.png`
+        and so on. An explanation that begins with image 0 replaces what was saved there before; no other file is
+        deleted.
+
+        Args:
+            folder: made where it does not exist.
+            pictures: whether the PNGs are written.
         """
-        folder = Path(folder)
-        if folder.is_file():
-            raise InputError(f"{folder} is a file; an explanation is saved as a folder of files")
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_pictures(folder, from_index=len(self))
-        arrays = {}
-        for name in _TENSORS:
-            tensor = getattr(self, name)
-            if tensor is not None:
-                arrays[name] = _to_numpy(tensor)
-        np.savez_compressed(folder / "explanation.npz", **arrays)  # type: ignore[arg-type]
-        facts = {
-            "egcam": __version__,
-            "method": self.method,
-            "layer": self.layer,
-            "reference": self.reference,
-            "size": list(self.size),
-            "passes": self.passes,
-            "labels": [self.label(index) for index in range(len(self))],
-            "options": self.options,
-            "classes": None if self.classes is None else list(self.classes),
-            "dtypes": {
-                name: str(getattr(self, name).dtype).removeprefix("torch.")
-                for name in _TENSORS
-                if getattr(self, name) is not None
-            },
-        }
-        text = json.dumps(facts, indent=2, ensure_ascii=False)
-        (folder / "explanation.json").write_text(text + "\n", encoding="utf-8")
-        for index, picture in enumerate(self._heat_pictures()):
-            picture.save(folder / f"heatmap_{index}.png")
-        if self.images is not None:
-            for index, picture in enumerate(self.overlay()):
-                picture.save(folder / f"overlay_{index}.png")
-        return folder
+        from egcam.explanation_files import save
+
+        return save(self, folder, pictures)
 
     @staticmethod
-    def load(folder: str | Path) -> Explanation:
-        """Read what `save` wrote."""
-        folder = Path(folder)
-        if not (folder / "explanation.json").is_file() or not (folder / "explanation.npz").is_file():
-            raise InputError(f"{folder} holds no saved explanation: explanation.json and explanation.npz are missing")
-        try:
-            return Explanation._read(folder)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, BadZipFile) as problem:
-            raise InputError(f"the explanation in {folder} cannot be read: {problem}") from problem
+    def load(folder: str | Path, start: int | None = None) -> Explanation:
+        """Read what `save` wrote.
 
-    @staticmethod
-    def _read(folder: Path) -> Explanation:
-        facts = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
-        tensors: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
-        with np.load(folder / "explanation.npz", allow_pickle=False) as arrays:
-            for name in arrays.files:
-                tensors[name] = torch.from_numpy(arrays[name]).to(getattr(torch, facts["dtypes"][name]))
-        classes = facts["classes"]
-        height, width = facts["size"]
-        return Explanation(
-            size=(height, width),
-            layer=facts["layer"],
-            method=facts["method"],
-            reference=facts["reference"],
-            passes=facts["passes"],
-            options=facts["options"],
-            classes=None if classes is None else tuple(classes),
-            **tensors,  # type: ignore[arg-type]
-        )
+        Args:
+            folder: where to.
+            start: of a stream, the batch that begins with this image; None is all of them, joined.
+        """
+        from egcam.explanation_files import load
 
-
-def _remove_pictures(folder: Path, from_index: int) -> None:
-    """Take away what an earlier, larger explanation left in the folder."""
-    for kind in ("heatmap", "overlay"):
-        for path in folder.glob(f"{kind}_*.png"):
-            number = path.stem.removeprefix(f"{kind}_")
-            if number.isdecimal() and int(number) >= from_index:
-                path.unlink()
-
-
-def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy()
+        return load(folder, start)

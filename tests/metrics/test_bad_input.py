@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import egcam
 from egcam import metrics
 from egcam.errors import EgcamError, InputError, TargetError
+from egcam.evaluation import evaluate
 from egcam.metrics import UndefinedScoreWarning
 from egcam.metrics.registry import metric
 from metrics.conftest import make_scene
-from metrics.test_invariances import PER_IMAGE, explain, scores
+from metrics.test_invariances import OPTIONS, PER_IMAGE, explain, factory, scores
 
 OF_MAPS = [name for name in PER_IMAGE if "heatmaps" in metric(name).needs]
 OF_EXPLAINER = ("local_lipschitz", "max_sensitivity", "avg_sensitivity")
@@ -201,6 +203,48 @@ def test_callable_targets(scene):
         metrics.relative_output_stability(scene.model, scene.images, lambda x, y: x[:, 0], lambda out: out[:, 2])
     with pytest.raises(TargetError, match="class targets"):
         metrics.road(scene.model, scene.images, scene.maps, lambda out: out[:, 2], score="accuracy")
+
+
+@pytest.mark.parametrize("name", [*OF_EXPLAINER, *RELATIVE])
+def test_one_class_for_all_images_may_be_a_tensor_without_dimensions(name, scene):
+    function = metric(name).function
+    found = function(scene.model, scene.images, explain, torch.tensor(2))
+    assert torch.equal(found, function(scene.model, scene.images, explain, torch.tensor([2, 2, 2])))
+    for wrong in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0, 0.0]), torch.tensor([True, False, True])):
+        with pytest.raises(TargetError, match="target"):
+            function(scene.model, scene.images, explain, wrong)
+
+
+@pytest.mark.parametrize("name", PER_IMAGE)
+def test_one_image_without_a_batch_scores_as_a_batch_of_one(name, scene):
+    one = metric(name)
+    alone = egcam.explain(scene.model, scene.images[0], "grad-cam", 3, layer="4", signed=True)
+    batch = egcam.explain(scene.model, scene.images[:1], "grad-cam", 3, layer="4", signed=True)
+    makes = factory if name == "model-randomization" else explain
+    single = {"model": [scene.model, scene.images[0]], "heatmaps": [alone], "masks": [scene.masks[0]]}
+    several = {"model": [scene.model, scene.images[:1]], "heatmaps": [batch], "masks": [scene.masks[:1]]}
+    found, expected = (
+        one.function(*(value for need in one.needs for value in ({"explainer": [makes]} | given)[need]), **more)
+        for given in (single, several)
+        for more in [OPTIONS.get(name, {})]
+    )
+    assert found.shape == (1,)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_one_map_without_a_batch(scene):
+    expected = metrics.deletion(scene.model, scene.images[:1], scene.maps[:1])
+    assert torch.equal(metrics.deletion(scene.model, scene.images[0], scene.maps[0]), expected)
+    table = evaluate(
+        scene.model, scene.images[0], {"own": explain}, ["deletion", "pointing-game"], masks=scene.masks[0]
+    )
+    assert [row.cause for row in table.rows] == [None, None]
+    for flat in (scene.maps.flatten(1), scene.maps[0]):
+        # Rows of pixels, one for each image, would be taken for one map.
+        with pytest.raises(InputError, match=r"one map is maps\[None\]"):
+            metrics.sparseness(flat)
+    with pytest.raises(InputError, match=r"one per map"):
+        metrics.pointing_game(scene.maps, scene.masks[0])
 
 
 def test_one_group_has_no_correlation(scene):

@@ -160,7 +160,7 @@ def test_a_method_that_fails_leaves_the_others_alone(scene):
     assert set(table.causes["cause"]) == {"RuntimeError: no such layer"}
     printed = table.to_markdown()
     assert "| broken | - | - |" in printed
-    assert "- broken, SP, Del: no score for 3 of 3 image(s): RuntimeError: no such layer" in printed
+    assert "- broken, all metrics: no score for 3 of 3 images: RuntimeError: no such layer" in printed
 
 
 def test_an_image_that_fails_leaves_the_others_alone(scene):
@@ -322,7 +322,7 @@ def test_markdown():
     assert lines[2] == "| a | <u>2.500</u> | **1.000** |"
     assert lines[3] == "| b | **3.000** | <u>3.000</u> |"
     assert lines[4] == "| c_% | 0.2500 | - |"
-    assert "- b, CP: no score for 1 of 4 image(s): why not" in lines
+    assert "- b, CP: no score for 1 of 4 images: why not" in lines
 
 
 def test_latex():

@@ -331,7 +331,7 @@ def test_the_reading_follows_from_the_numbers(tmp_path):
     # Highest by 0.1 and more everywhere, so first where higher is better and last on deletion.
     first = "- Expected Grad-CAM has the best mean on 2 of 3 metrics; clear of every other method on "
     assert f"{first}Insertion and Sparseness.\n" in text
-    behind = r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] to the first, Grad-CAM; "
+    behind = r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] to the best mean, that of Grad-CAM; "
     assert f"{behind}LayerCAM is ahead of it, too.\n" in text
     assert "With 8 images they are too narrow" in text
     assert r"Insertion (higher is better): Expected Grad-CAM is ahead of Grad-CAM: +0.2000 \[0.2000, 0.2000\]" in text

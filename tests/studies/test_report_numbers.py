@@ -152,8 +152,8 @@ def test_a_shift_below_the_noise_is_a_tie():
     assert read(of, "b").standings[0].place == "first"
     told = sentences(read(of, "a"), LABELS)
     assert told == [
-        "A-CAM is not first.",
-        "Tied with the first (its paired interval to it includes 0): Insertion (B-CAM).",
+        "A-CAM is not the best.",
+        "Tied with the best mean (the paired interval to it includes 0): Insertion (B-CAM).",
     ]
     assert sentences(read(of, "b"), LABELS) == [
         "B-CAM has the best mean on 1 of 1 metric; not to be told from others on Insertion (from A-CAM)."
@@ -171,7 +171,8 @@ def test_the_unfavourable_is_said_by_name():
     assert told[0] == "A-CAM has the best mean on 1 of 2 metrics; clear of every other method on Deletion."
     line = summarised(of, "b").line("insertion", "a")
     apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
-    assert told[1] == f"Behind on Insertion (higher is better): {apart} to the first, B-CAM; C-CAM is ahead of it, too."
+    behind = f"Behind on Insertion (higher is better): {apart} to the best mean, that of B-CAM"
+    assert told[1] == f"{behind}; C-CAM is ahead of it, too."
     assert len(told) == 2
     assert statement(line, "b", LABELS) == f"Insertion (higher is better): A-CAM is behind B-CAM: {apart}"
     assert apart.startswith("-0.5")
@@ -186,9 +187,9 @@ def test_readings_where_nothing_can_be_said():
     alone = table({"insertion": {"a": [0.5, 0.6]}})
     assert "only method" in sentences(read(alone, "a"), LABELS)[0]
     empty = table({"insertion": {"a": [nan, nan], "b": [0.4, 0.5]}})
-    assert sentences(read(empty, "a"), LABELS) == ["A-CAM is not first.", "No score: Insertion."]
+    assert sentences(read(empty, "a"), LABELS) == ["A-CAM is not the best.", "No score: Insertion."]
     assert "no image has a score of both" in statement(summarised(empty, "b").line("insertion", "a"), "b", LABELS)
-    assert sentences(read(empty, "b"), LABELS) == ["B-CAM is not first.",
+    assert sentences(read(empty, "b"), LABELS) == ["B-CAM is not the best.",
                                                    "Too few images have a score to compare: Insertion."]  # fmt: skip
 
 
@@ -196,7 +197,8 @@ def test_equal_scores_are_no_difference():
     same = noisy(0.5, 0)
     of = table({"insertion": {"a": same, "b": same}})
     assert summarised(of, "b").line("insertion", "a").verdict == "no difference shown"
-    assert read(of, "a").standings[0].place == "first"
+    assert read(of, "a").standings[0].place == "shared"
+    assert sentences(read(of, "a"), LABELS) == ["A-CAM shares the best mean on Insertion (with B-CAM)."]
 
 
 def test_numbers_are_printed_to_the_digits_they_have():

@@ -42,7 +42,7 @@ Weights = Annotated[
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Class names, one on each line or a JSON list, where they are not known."),
+    typer.Option(metavar="FILE", help="Class names, one on each line or in JSON, where they are not known."),
 ]
 Target = Annotated[
     str | None,

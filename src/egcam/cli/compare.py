@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from egcam._version import __version__
-from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, told_warnings
+from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, readable, told_warnings
 from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
-from egcam.cli.output import prediction_dict
+from egcam.cli.output import fitting_name, prediction_dict
 from egcam.comparison import Comparison
 from egcam.comparison import compare as run
 from egcam.errors import InputError
@@ -44,11 +44,11 @@ def compare_methods(
     options = {**options, "reference": read_reference(reference, classifier)}
     everything = methods.strip() == "all"
     with told_warnings(file), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
-        found = run(classifier, image, names, file.name, read_target(target), options, everything, share)
+        found = run(classifier, image, names, readable(file.name), read_target(target), options, everything, share)
     for name, reason in found.skipped.items():
         note(f"{name} is left out: {reason}")
     out.mkdir(parents=True, exist_ok=True)
-    picture = out / f"{file.stem}-comparison.png"
+    picture = out / fitting_name(file.stem, "-comparison.png")
     found.picture().save(picture)
     _report(file, found, picture, as_json)
     return DONE
@@ -82,4 +82,4 @@ def _report(file: Path, found: Comparison, picture: Path, as_json: bool) -> None
     said = f"{found.target.name} ({found.target.probability:.1%})"
     seconds = sum(result.seconds for result in found.results)
     text = f"{file}: {said}, {len(found.results)} methods in {seconds:.1f} s; the grid is {picture}"
-    out().print(text, markup=False)
+    out().print(readable(text), markup=False)

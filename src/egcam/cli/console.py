@@ -50,9 +50,19 @@ def complain(error: BaseException) -> None:
     say(f"egcam: error: {' '.join(str(error).split())}")
 
 
+def readable(text: str) -> str:
+    """`text` as UTF-8 can hold it: bytes of a file name that are not UTF-8 become escapes, which JSON reads back.
+
+    Example:
+        >>> print(readable("bad\\udcff.png"))
+        bad\\udcff.png
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """The one JSON document of `--json`."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    print(readable(json.dumps(document, indent=2, ensure_ascii=False)))
 
 
 @contextmanager

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from egcam.cli.console import out
+from egcam.cli.console import out, readable
 
 if TYPE_CHECKING:
     from egcam.comparison import Prediction, Result
 
 _RECORD = "result.json"
+_LONGEST_NAME = 255  # bytes, in nearly every file system
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,12 @@ class Explained:
         from egcam.plots import heatmap_image
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Without its images: the overlay below is sharper than one drawn from the network's small input.
-        replace(self.result.explanation, images=None).save(self.folder)
-        (self.folder / "heatmap_0.png").unlink(missing_ok=True)
+        # The overlay below is sharper than one drawn from the network's small input.
+        self.result.explanation.save(self.folder, pictures=False)
         self.result.overlay.save(self.folder / "overlay.png")
         heatmap = self.result.explanation.heatmaps[0].float().cpu().numpy()
         heatmap_image(heatmap).save(self.folder / "heatmap.png")
-        record = json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+        record = readable(json.dumps(self.as_dict(), indent=2, ensure_ascii=False))
         (self.folder / _RECORD).write_text(record + "\n", encoding="utf-8")
 
 
@@ -81,11 +82,26 @@ def own_folder(out_folder: Path, file: Path, method: str, taken: set[Path]) -> P
     """
     for number in range(1, 10**6):
         suffix = "" if number == 1 else f"-{number}"
-        folder = out_folder / f"{file.stem}{suffix}-{method}"
+        folder = out_folder / fitting_name(file.stem, f"{suffix}-{method}")
         if folder not in taken and _may_be_ours(folder, file):
             taken.add(folder)
             return folder
     raise AssertionError("a million images of one name")
+
+
+def fitting_name(stem: str, ending: str) -> str:
+    """`stem` and `ending` as one file name, the stem cut where that would be longer than file systems allow.
+
+    Example:
+        >>> fitting_name("cat", "-grad-cam"), len(fitting_name("x" * 300, "-grad-cam"))
+        ('cat-grad-cam', 255)
+    """
+    room = _LONGEST_NAME - len(ending.encode())
+    bytes_of_stem = os.fsencode(stem)
+    if len(bytes_of_stem) > room:
+        # No half of a character may be left at the end.
+        stem = bytes_of_stem[:room].decode("utf-8", "ignore")
+    return stem + ending
 
 
 def _may_be_ours(folder: Path, file: Path) -> bool:
@@ -94,7 +110,12 @@ def _may_be_ours(folder: Path, file: Path) -> bool:
         return Path(record["file"]).resolve() == file.resolve()
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
+        return False
+    except OSError:
+        # Another's, if it is there; else no folder can be made here under any name.
+        if not folder.exists():
+            raise
         return False
 
 
@@ -105,7 +126,7 @@ def print_table(explained: Sequence[Explained], folder: Path) -> None:
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     for one in explained:
         table.add_row(
-            escape(str(one.file)),
+            escape(readable(str(one.file))),
             escape(one.target.name),
             f"{one.target.probability:.1%}",
             escape(str(one.result.explanation.layer)),
@@ -114,7 +135,7 @@ def print_table(explained: Sequence[Explained], folder: Path) -> None:
         )
     console = out()
     console.print(table)
-    console.print(f"{len(explained)} image(s) explained; pictures are in {folder}", markup=False)
+    console.print(readable(f"{len(explained)} image(s) explained; pictures are in {folder}"), markup=False)
 
 
 _COLUMNS = (

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning
+from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning, warn_user
 from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task
 from egcam.explanation import Explanation
 from egcam.heatmaps import fused, fused_errors
 from egcam.models.capture import Probe, Reshape, as_reshape
+from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import INPUT, Layer, LayerPoint, Trace, dry_run, last_spatial_layer, resolve
@@ -48,7 +49,8 @@ class Explainer(ABC):
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
             a list of those (each map upsampled to the finest, divided by its maximum, averaged), or None: found.
         score: what number of the target class is explained: "logit", "probability" or "sigmoid".
-        classes: the class names, for targets by name; models that carry names, and ImageNet networks, need none.
+        classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
+            that carry names, and ImageNet networks, need none.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
@@ -65,7 +67,7 @@ class Explainer(ABC):
         layer: Layer = None,
         *,
         score: Score = "logit",
-        classes: Sequence[str] | None = None,
+        classes: Classes | None = None,
         signed: bool = False,
         batch_size: int | None = None,
         memory: int | None = None,
@@ -158,6 +160,8 @@ class Explainer(ABC):
     ) -> Iterator[Explanation]:
         """Explain batch after batch, holding on to none.
 
+        The explanations count on in `start`, so that all of them can be saved to one folder.
+
         Args:
             loader: gives batches of images, or pairs (images, labels).
             target: as in a call. When None and the batches have labels, the labels are explained,
@@ -165,12 +169,15 @@ class Explainer(ABC):
             progress: as in a call, for each batch anew.
         """
         parameter = next(self.model.parameters(), None)
+        start = 0
         for batch in loader:
             images, marks = _images_and_labels(batch)
             if parameter is not None:
                 images = images.to(parameter.device)
             use_marks = target is None and labels and marks is not None
-            yield self(images, marks if use_marks else target, progress=progress)
+            explanation = self(images, marks if use_marks else target, progress=progress)
+            yield replace(explanation, start=start)
+            start += len(explanation)
 
     def __enter__(self) -> Self:
         return self
@@ -272,20 +279,18 @@ class Explainer(ABC):
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:
         broken = [i for i in range(len(shown[0])) if not all(bool(layer[i].isfinite().all()) for layer in shown)]
         if broken:
-            warnings.warn(
+            warn_user(
                 f"{self.method}: the map of image {_few(broken)} holds NaN or infinite values; the model's output or "
                 "gradient overflows there (half precision? try float32)",
                 NonFiniteMapWarning,
-                stacklevel=4,
             )
         zero = [i for i in range(len(shown[0])) if all(not bool(layer[i].any()) for layer in shown)]
         if zero:
             activations = torch.cat([task.activations[0] for task in tasks]) if tasks[0].activations else None
             cause = _cause_of_zero(zero[0], before, activations)
-            warnings.warn(
+            warn_user(
                 f"{self.method}: the map of image {_few(zero)} is zero everywhere: {cause}",
                 ZeroMapWarning,
-                stacklevel=4,
             )
 
 
@@ -325,6 +330,8 @@ def plain_settings(value: Any) -> Any:
     """A setting as something JSON can hold: numbers and names as they are, objects by what they are made of."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     description = getattr(value, "description", None)
     if isinstance(description, str):
         return description

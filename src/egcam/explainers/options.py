@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Integral
 from typing import TypedDict
 
 from egcam.models.capture import Reshape
+from egcam.models.class_names import Classes
 from egcam.models.targets import Score
 
 
@@ -14,7 +14,7 @@ class Common(TypedDict, total=False):
     """See `egcam.explainers.explainer.Explainer`."""
 
     score: Score
-    classes: Sequence[str] | None
+    classes: Classes | None
     signed: bool
     batch_size: int | None
     memory: int | None

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from egcam.errors import InputError
+from egcam.metrics.numbers import figure
 from egcam.metrics.registry import metric
 from egcam.metrics.tables import Table, significant
 
@@ -46,9 +47,8 @@ def scores_of(source: Table | pd.DataFrame | Iterable[Mapping[str, Any]]) -> lis
             Score(
                 metric(str(line["metric"])).name,
                 str(line["method"]),
-                float(line["mean"]),
-                float(line.get("low", float("nan"))),
-                float(line.get("high", float("nan"))),
+                # A mean over too few images to be compared is not drawn beside the others.
+                *((float(line["mean"]), *_ends(line)) if line.get("compared", True) else (float("nan"),)),
             )
             for line in lines
         ]
@@ -57,6 +57,10 @@ def scores_of(source: Table | pd.DataFrame | Iterable[Mapping[str, Any]]) -> lis
     if not found:
         raise InputError("there are no scores to draw")
     return found
+
+
+def _ends(line: Mapping[str, Any]) -> tuple[float, float]:
+    return float(line.get("low", float("nan"))), float(line.get("high", float("nan")))
 
 
 def by_metric(scores: Iterable[Score]) -> dict[str, dict[str, Score]]:
@@ -68,8 +72,8 @@ def by_metric(scores: Iterable[Score]) -> dict[str, dict[str, Score]]:
 
 
 def best_of(panel: Mapping[str, Score], higher_is_better: bool) -> set[str]:
-    """The methods with the best mean of a metric; none where all are the same or only one has a score."""
-    means = {method: score.mean for method, score in panel.items() if isfinite(score.mean)}
+    """The methods with the best mean of a metric, as printed; none where all are the same or only one has a score."""
+    means = {method: float(figure(score.mean)) for method, score in panel.items() if isfinite(score.mean)}
     if len(set(means.values())) < 2:
         return set()
     best = max(means.values()) if higher_is_better else min(means.values())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.explaining import Explainer, maps_in_batches
-from egcam.metrics.inputs import Maps, as_images, as_maps, chunks, resized, scaled_by_peak
+from egcam.metrics.inputs import Maps, as_images, as_maps, chunks, explained_target, resized, scaled_by_peak
 from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
@@ -49,7 +49,7 @@ def masked_confidence(
     maps, _ = as_maps(heatmaps, images)
     rows = torch.arange(len(images), device=images.device)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         shown = scorer.altered(rows, lambda part: _shown(images[part], maps[part], baseline))
     return scorer.clean, shown
 
@@ -91,7 +91,7 @@ def average_drop(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
@@ -128,7 +128,7 @@ def increase_in_confidence(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
@@ -165,7 +165,7 @@ def average_gain(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
@@ -204,7 +204,7 @@ def adcc(
         model: the classifier.
         images: (N, C, H, W).
         explainer: a callable (images, target) -> maps, or one of egcam's explainers.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the prediction.
         heatmaps: the explainer's maps of the images where they are at hand already.
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
@@ -217,7 +217,7 @@ def adcc(
     """
     images = as_images(images)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         asked: Target = scorer.classes if scorer.classes is not None else target
         if heatmaps is None:
             heatmaps = maps_in_batches(explainer, images, asked, scorer.batch_size)

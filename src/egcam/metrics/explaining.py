@@ -26,7 +26,8 @@ def maps_of(explainer: Explainer, images: Tensor, target: Target, warn: bool = F
     with torch.enable_grad(), warnings.catch_warnings():
         if not warn:
             warnings.simplefilter("ignore", ZeroMapWarning)
-        made = explainer(images, target)
+        # A copy, for a callable may run a model that writes into its input.
+        made = explainer(images.clone(), target)
     made = getattr(made, "heatmaps", made)
     maps = made if isinstance(made, Tensor) else torch.as_tensor(made)
     maps = maps.detach().to(images.device)

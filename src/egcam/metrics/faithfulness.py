@@ -20,6 +20,7 @@ from egcam.metrics.inputs import (
     as_maps,
     check_positive,
     check_protocol,
+    explained_target,
     scaled_by_peak,
 )
 from egcam.metrics.noise import generator
@@ -66,7 +67,7 @@ def faithfulness_estimate(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         step: pixels per group.
         baseline: what replaces pixels, see `egcam.metrics.baselines`.
         score: "logit", "probability" or "sigmoid".
@@ -92,7 +93,7 @@ def faithfulness_estimate(
             f"one group: {step} pixels in a step are the whole image",
         )
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         counts = torch.full((len(images),), count, device=images.device)
         end = replacement(baseline, images)
         drops = scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative=False)
@@ -124,7 +125,7 @@ def pixel_flipping_curve(
     images = as_images(images)
     maps, _ = as_maps(heatmaps, images)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         return ordered_curve(scorer, maps, replacement(baseline, images), pixels_per_step(step, images, paper))
 
 
@@ -153,7 +154,7 @@ def pixel_flipping(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         step: pixels flipped at once.
         baseline: what they become, see `egcam.metrics.baselines`.
         score: "probability", "logit" or "sigmoid".
@@ -202,7 +203,7 @@ def deletion_curve(
     images = as_images(images)
     maps, _ = as_maps(heatmaps, images)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         return ordered_curve(scorer, maps, replacement(baseline, images), pixels_per_step(step, images, False))
 
 
@@ -227,7 +228,7 @@ def insertion_curve(
     images = as_images(images)
     maps, _ = as_maps(heatmaps, images)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         start, pixels = replacement(baseline, images), pixels_per_step(step, images, False)
         return ordered_curve(scorer, maps, start, pixels, inserting=True)
 
@@ -256,7 +257,7 @@ def deletion(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         step: pixels deleted at once.
         baseline: what they become, see `egcam.metrics.baselines`.
         score: "probability", "logit" or "sigmoid".
@@ -296,7 +297,7 @@ def insertion(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         step: pixels inserted at once.
         baseline: what they are inserted into, see `egcam.metrics.baselines`.
         score: "probability", "logit" or "sigmoid".
@@ -339,7 +340,7 @@ def insertion_deletion(
         model,
         images,
         maps,
-        target,
+        explained_target(target, heatmaps),
         step=step,
         insertion_baseline=insertion_baseline,
         deletion_baseline=deletion_baseline,
@@ -373,7 +374,7 @@ def insertion_deletion_curves(
     maps, _ = as_maps(heatmaps, images)
     pixels = pixels_per_step(step, images, False)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         inserted = ordered_curve(scorer, maps, replacement(insertion_baseline, images), pixels, inserting=True)
         deleted = ordered_curve(scorer, maps, replacement(deletion_baseline, images), pixels)
     return inserted, deleted
@@ -410,7 +411,7 @@ def irof_curve(
         labels = as_segments(segments, images)
     groups, counts = _segments_by_relevance(maps, labels)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         altered = replaced_scores(scorer, images, replacement(baseline, images), groups, counts, cumulative=True)
     clean = scorer.clean[:, None]
     ratios = torch.where(clean != 0, altered / torch.where(clean != 0, clean, 1.0), 0.0)
@@ -461,7 +462,7 @@ def irof(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         segments: (N, H, W) or (H, W) whole numbers from 0; None makes superpixels.
         n_segments: how many superpixels SLIC aims at.
         baseline: what removed segments become; None is "mean" ("grey" in the paper's protocol).
@@ -617,7 +618,7 @@ def infidelity(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         patch: the side of a patch in pixels; no larger than the image.
         scale: "best", "unit-sum" or "raw".
         baseline: what a patch becomes, see `egcam.metrics.baselines`.
@@ -644,7 +645,8 @@ def infidelity(
     # Once, for a function given as baseline may draw.
     end = replacement(baseline, images)
     if drops is None:
-        drops = _drops(model, images, target, end, groups, count, cumulative, score, batch_size)
+        asked = explained_target(target, heatmaps)
+        drops = _drops(model, images, asked, end, groups, count, cumulative, score, batch_size)
     elif drops.shape != (len(images), count):
         raise InputError(
             f"drops of shape {tuple(drops.shape)} for {len(images)} image(s) of {count} patches: "
@@ -772,7 +774,7 @@ def sensitivity_n(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         shares: the sizes of the sets, as shares of the image.
         subsets: sets per size.
         baseline: what replaces pixels.
@@ -798,7 +800,7 @@ def sensitivity_n(
     drawn = torch.arange(total * per_image, device=images.device) % subsets
     wanted = sizes.repeat_interleave(subsets).repeat(total)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         end = replacement(baseline, images).expand_as(images)
 
         def make(part: slice) -> Tensor:
@@ -843,7 +845,7 @@ def monotonicity(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         step: pixels added at once.
         baseline: what they are added to.
         score: "probability", "logit" or "sigmoid".
@@ -858,7 +860,7 @@ def monotonicity(
     images = as_images(images)
     maps, causes = as_maps(heatmaps, images)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         start, pixels = replacement(baseline, images), pixels_per_step(step, images, False)
         curve = ordered_curve(scorer, maps, start, pixels, inserting=True, descending=False)
     causes.mark(~curve.scores.isfinite().all(1), "the model's output is not finite")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from egcam.errors import InputError
-from egcam.metrics.inputs import Maps, as_images, as_maps
+from egcam.metrics.inputs import Maps, as_images, as_maps, explained_target
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, relevance_ranks
 from egcam.metrics.scoring import CurveScore, Scorer, forward_only
@@ -130,7 +130,7 @@ def road_curve(
         return fill_in(images[row], removed) + grain[number] * removed[:, None]
 
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         altered = scorer.altered(rows, make).view(len(images), len(shares))
     scores = torch.cat([scorer.clean[:, None], altered], 1)
     fractions = torch.cat([counts.new_zeros(1), counts]).to(scores) / pixels
@@ -166,7 +166,7 @@ def road(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         shares: the shares of pixels removed.
         noise: standard deviation of the noise on filled-in pixels.
         most_relevant_first: which end of the order goes.

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import InputError, TargetError, near_misses
 from egcam.metrics.undefined import Causes
+from egcam.models.targets import Target
 
 Protocol: TypeAlias = Literal["default", "paper"]
 Maps: TypeAlias = Any
-"""A (N, H, W) or (N, 1, H, W) tensor or array, or an explanation (anything with `heatmaps`)."""
+"""A (N, H, W) or (N, 1, H, W) tensor or array, (H, W) for one image, or an explanation (anything with `heatmaps`)."""
 
 
 def check_protocol(protocol: str) -> bool:
@@ -33,10 +34,12 @@ def check_positive(name: str, value: int) -> int:
 
 
 def as_images(images: Any) -> Tensor:
-    """(N, C, H, W) floating-point images."""
+    """(N, C, H, W) floating-point images; (C, H, W) is one."""
     tensor = _as_tensor(images, "images")
+    if tensor.ndim == 3:
+        tensor = tensor[None]
     if tensor.ndim != 4:
-        raise InputError(f"images must be (N, C, H, W), got {tuple(tensor.shape)}; one image is images[None]")
+        raise InputError(f"images must be (N, C, H, W) or (C, H, W), got {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
         raise InputError(f"images must be floating-point as the model takes them, not {tensor.dtype}")
     if not tensor.numel():
@@ -49,12 +52,16 @@ def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Cause
 
     Smaller or larger maps are resized bilinearly (corners not aligned), as heat maps are. A map with NaN or
     infinite values becomes zero here and its image is in the causes, so that the others can still be scored.
+    One (H, W) map goes with one image; without images it must be an explanation's, for (N, pixels) look the same.
     """
     tensor = _as_tensor(getattr(heatmaps, "heatmaps", heatmaps), "maps").detach()
     if tensor.ndim == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
+    is_single = getattr(heatmaps, "is_single", False) or (images is not None and len(images) == 1)
+    if tensor.ndim == 2 and is_single:
+        tensor = tensor[None]
     if tensor.ndim != 3 or not tensor.numel():
-        raise InputError(f"maps must be (N, H, W) or (N, 1, H, W), got {tuple(tensor.shape)}")
+        raise InputError(f"maps must be (N, H, W) or (N, 1, H, W), got {tuple(tensor.shape)}; one map is maps[None]")
     if tensor.is_complex():
         raise InputError("maps must be real numbers")
     if not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.bfloat16):
@@ -74,6 +81,28 @@ def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Cause
     return tensor, causes
 
 
+def explained_target(target: Target, heatmaps: Maps | None) -> Target:
+    """What is scored: the target given; else the classes of the explanation given; else None, the prediction.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> explanation = SimpleNamespace(heatmaps=torch.rand(2, 4, 4), targets=torch.tensor([3, 0]))
+        >>> explained_target(None, explanation)
+        tensor([3, 0])
+        >>> explained_target(1, explanation), explained_target(None, explanation.heatmaps)
+        (1, None)
+    """
+    if target is not None or heatmaps is None or not hasattr(heatmaps, "targets"):
+        return target
+    if heatmaps.targets is None:
+        raise TargetError(
+            "this explanation explained a callable target, which it does not keep, so what to score is unknown: "
+            "pass target=… once more, the same callable or a class"
+        )
+    classes: Tensor = heatmaps.targets
+    return classes.reshape(-1)
+
+
 def as_masks(masks: Any, maps: Tensor) -> Tensor:
     """(N, H, W) booleans on the maps' device: true where the mask is above one half (floats) or above 0 (all else).
 
@@ -83,6 +112,8 @@ def as_masks(masks: Any, maps: Tensor) -> Tensor:
     tensor = _as_tensor(masks, "masks").detach()
     if tensor.ndim == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
+    if tensor.ndim == 2 and len(maps) == 1:
+        tensor = tensor[None]
     if tensor.ndim != 3 or len(tensor) != len(maps):
         raise InputError(f"masks must be (N, H, W), one per map: got {tuple(tensor.shape)} for {len(maps)} map(s)")
     if tensor.shape != maps.shape:

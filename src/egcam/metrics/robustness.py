@@ -25,6 +25,7 @@ from egcam.metrics.inputs import (
     check_positive,
     check_protocol,
     chunks,
+    explained_target,
     scaled_by_peak,
 )
 from egcam.metrics.noise import Noise
@@ -100,7 +101,8 @@ def perturbed_explanations(
         model: the classifier.
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers.
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added.
         samples: perturbations per image.
         outputs: also run the model on the perturbed images, as the relative stabilities need.
@@ -116,12 +118,13 @@ def perturbed_explanations(
         torch.Size([2, 5])
     """
     images = as_images(images)
+    target = explained_target(target, heatmaps)
     samples = check_positive("samples", samples)
     batch_size = fitting_batch(batch_size, images.device)
     with forward_only(model, images.device):
-        asked, logits = target, None
+        asked, logits = _known_classes(target, images), None
         # Classes that are known, in a metric that looks at maps only, need no pass.
-        if outputs or not isinstance(target, Tensor):
+        if outputs or asked is None:
             scorer = Scorer(model, images, target, "logit", batch_size)
             asked, logits = (scorer.classes if scorer.classes is not None else target), scorer.logits
         if heatmaps is None:
@@ -144,6 +147,15 @@ def perturbed_explanations(
         map_size=_norm(maps),
         causes=causes,
     )
+
+
+def _known_classes(target: Target, images: Tensor) -> Target:
+    """The target where it is one class for each image already, else None."""
+    if not isinstance(target, Tensor) or target.shape != (len(images),):
+        return None
+    if target.dtype == torch.bool or target.is_floating_point() or target.is_complex():
+        return None
+    return target.to(images.device)
 
 
 _COLUMNS = (
@@ -204,7 +216,7 @@ class _Watch:
         }
         if self.outputs:
             assert self.logits is not None
-            before, after = self.logits[rows], class_scores(self.model(altered), len(rows))
+            before, after = self.logits[rows], class_scores(self.model(altered.clone()), len(rows))
             seen["output_change"] = _norm(before - after).to(maps)
             seen["same_prediction"] = before.argmax(1) == after.argmax(1)
         return seen
@@ -369,7 +381,8 @@ def local_lipschitz(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -421,7 +434,8 @@ def max_sensitivity(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -473,7 +487,8 @@ def avg_sensitivity(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -528,7 +543,8 @@ def relative_input_stability(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
@@ -582,7 +598,8 @@ def relative_output_stability(
         images: (N, C, H, W).
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
             count).
-        target: the explained classes; None is the prediction for the unperturbed image.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+            prediction for the unperturbed image.
         noise: what is added to the image; None is the default above.
         samples: perturbations per image; None is the default above.
         heatmaps: the explainer's maps of the unperturbed images where they are at hand already.

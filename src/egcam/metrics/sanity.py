@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from egcam.errors import InputError
 from egcam.metrics.explaining import Explainer, maps_in_batches
-from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive
+from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive, explained_target
 from egcam.metrics.noise import generator
 from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.similarity import similarity_called
@@ -43,7 +43,7 @@ def random_logit(
         model: the classifier.
         images: (N, C, H, W).
         explainer: a callable (images, target) -> maps, or one of egcam's explainers.
-        target: the explained classes; None is the prediction.
+        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the prediction.
         heatmaps: the explainer's maps of the images where they are at hand already.
         similarity: "ssim", "spearman" or "pearson".
         seed: of the other class.
@@ -57,7 +57,7 @@ def random_logit(
     images = as_images(images)
     compare = similarity_called(similarity)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, "logit", batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), "logit", batch_size)
         if scorer.classes is None or scorer.logits is None:
             raise InputError("random-logit explains another class: it needs class targets, not a callable")
         total = scorer.logits.shape[1]

@@ -75,7 +75,8 @@ class Scorer:
             raise TargetError("accuracy compares predictions: it needs class targets, not a callable")
         classes, clean, outputs = [], [], []
         for part in chunks(len(images), self.batch_size):
-            output = model(images[part])
+            # Copies, here and below, for a model may write into its input.
+            output = model(images[part].clone())
             of_part = self.targets.part(part.start, part.stop)
             indices = of_part.indices(output)
             clean.append(self._read(of_part, output, indices, part.stop - part.start))
@@ -89,7 +90,7 @@ class Scorer:
     def __call__(self, batch: Tensor, rows: Tensor) -> Tensor:
         """(B,) scores of altered images; `rows` says which image each one was made from."""
         indices = None if self.classes is None else self.classes[rows]
-        output = self._layout.run(batch, lambda layout: self.model(batch.to(memory_format=layout)))
+        output = self._layout.run(batch, lambda layout: self.model(batch.clone(memory_format=layout)))
         return _precise(self._read(self.targets, output, indices, len(batch)))
 
     def _read(self, targets: Targets, output: object, indices: Tensor | None, count: int) -> Tensor:

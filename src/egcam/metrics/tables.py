@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from egcam.errors import MethodError, near_misses, require
+from egcam.metrics.comparable import Comparable, Values, comparable, ranks
 from egcam.metrics.perturb import Curve
+from egcam.metrics.printing import latex_grid, markdown_grid, means_over, missing, rich_grid
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
-
-Values = np.ndarray[Any, np.dtype[np.float64]]
 
 ROUNDING = 1e-6
 _DRAWN_AT_ONCE = 1_000_000
@@ -76,15 +76,28 @@ class Table:
 
     def values(self, method: str, metric: str) -> Values:
         """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
-        return np.array([row.value for row in self.rows if row.method == method and row.metric == metric])
+        return self._scores.get((method, metric), np.array([]))
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, str], Values]:
+        """Found without a search: studies have a hundred thousand rows and more."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for row in self.rows:
+            found.setdefault((row.method, row.metric), []).append(row.value)
+        return {key: np.array(values) for key, values in found.items()}
 
     def summary(
         self, baseline: str | None = None, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
     ) -> pd.DataFrame:
         """Mean, bootstrap interval, paired difference to a baseline method, and rank; a line per metric and method.
 
-        Means are over the images that have a score, differences over those where both methods have one. Intervals
-        are percentile bootstraps over images; every method is resampled with the same draws. Rank 1 is best.
+        Means and differences are over the images that all compared methods have a score for (see `comparable`). A
+        method that is not compared has its mean over its own images and no rank; its difference is over the images
+        that count for both. Intervals are percentile bootstraps over images; every method is resampled with the same
+        draws. Rank 1 is best, and means that are printed alike, to four digits, share a rank.
+
+        "images" is the number a mean is over, "missing" how many images the method has no score for, "compared"
+        whether it is compared, "pairs" the number its difference is over.
 
         Args:
             baseline: the method others are compared with; None is "grad-cam" where present, else the first.
@@ -96,26 +109,30 @@ class Table:
         against = self._baseline(baseline)
         lines: list[dict[str, Any]] = []
         for name in self.metrics:
-            scores = {method: self.values(method, name) for method in self.methods}
-            ranks = _ranks([_mean(scores[method]) for method in self.methods], metric_called(name).higher_is_better)
-            for method, rank in zip(self.methods, ranks, strict=True):
-                low, high = _interval(scores[method], level, resamples, seed)
-                difference = paired_difference(scores[method], scores[against])
+            found, means = self.comparable(name), self.means(name)
+            baseline_scores = found.values[:, self.methods.index(against)]
+            placed = ranks(means, found.compared, metric_called(name).higher_is_better)
+            for place, method in enumerate(self.methods):
+                scores = found.values[:, place]
+                low, high = _interval(scores, level, resamples, seed)
+                difference = paired_difference(scores, baseline_scores)
                 difference_low, difference_high = _interval(difference, level, resamples, seed)
                 lines.append(
                     {
                         "metric": name,
                         "method": method,
                         "better": metric_called(name).direction,
-                        "mean": _mean(scores[method]),
+                        "mean": means[place],
                         "low": low,
                         "high": high,
-                        "images": int(np.isfinite(scores[method]).sum()),
-                        "missing": int((~np.isfinite(scores[method])).sum()),
+                        "images": int(np.isfinite(scores).sum()),
+                        "missing": int((~np.isfinite(self.values(method, name))).sum()),
+                        "compared": bool(found.compared[place]),
                         "difference": _mean(difference),
                         "difference_low": difference_low,
                         "difference_high": difference_high,
-                        "rank": rank,
+                        "pairs": int(np.isfinite(difference).sum()),
+                        "rank": placed[place],
                     }
                 )
         frame: pd.DataFrame = pandas.DataFrame(lines)
@@ -133,68 +150,46 @@ class Table:
         text: str | None = self.frame.to_csv(path, index=False)
         return text
 
+    @cached_property
+    def images(self) -> int:
+        """How many images there are, with scores or without."""
+        return len({row.image for row in self.rows})
+
+    def comparable(self, metric: str) -> Comparable:
+        """(N, M) the scores that count in the means of a metric, and which of the methods it compares.
+
+        Means are over the images that all compared methods have a score for. A method that lacks more than half of
+        the images that any method has a score for is not compared: it has its mean over its own images.
+        """
+        return comparable(np.stack([self.values(method, metric) for method in self.methods], 1))
+
+    def means(self, metric: str) -> list[float]:
+        """The means of the methods by a metric, over the images that count; NaN where a method has none."""
+        return [_mean(column) for column in self.comparable(metric).values.T]
+
     def to_markdown(self) -> str:
-        """Methods by metrics, best in bold, second underlined, '-' where no image has a score, causes below."""
-        heads = ["method", *(f"{metric_called(name).label} {metric_called(name).arrow}" for name in self.metrics)]
-        lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" + " ---: |" * len(self.metrics)]
-        cells = self._cells(bold="**{}**", underlined="<u>{}</u>")
-        lines += [f"| {method} | " + " | ".join(cells[method]) + " |" for method in self.methods]
-        notes = self._notes()
-        return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else [])) + "\n"
+        """Methods by metrics, best in bold, second underlined, '-' where no image has a score, notes below.
+
+        A mean that is not compared (see `comparable`) is followed by its own number of images, "(n = 2)", and never
+        marked. The notes say what the means are over, and why scores are missing.
+        """
+        return "\n".join([markdown_grid(self), *(f"- {note}" for note in self._notes())]) + "\n"
 
     def to_latex(self) -> str:
-        r"""The same for LaTeX with booktabs: best \textbf, second \underline, causes as comments."""
-        arrows = {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
-        heads = [f"{_latex(metric_called(name).label)} {arrows[metric_called(name).arrow]}" for name in self.metrics]
-        cells = self._cells(bold=r"\textbf{{{}}}", underlined=r"\underline{{{}}}")
-        lines = [rf"\begin{{tabular}}{{l{'r' * len(self.metrics)}}}", r"\toprule"]
-        lines += [" & ".join(["Method", *heads]) + r" \\", r"\midrule"]
-        lines += [" & ".join([_latex(method), *cells[method]]) + r" \\" for method in self.methods]
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        return "\n".join(lines + [f"% {note}" for note in self._notes()]) + "\n"
+        r"""The same for LaTeX with booktabs: best \textbf, second \underline, notes as comments."""
+        return latex_grid(self) + "".join(f"% {note}\n" for note in self._notes())
 
     def render(self) -> RenderableType:
         """The same for a terminal: rich prints it."""
         from rich.console import Group
-        from rich.table import Table as Grid
         from rich.text import Text
 
-        grid = Grid(box=None, header_style="bold", pad_edge=False)
-        grid.add_column("method")
-        for name in self.metrics:
-            grid.add_column(f"{metric_called(name).label} {metric_called(name).arrow}", justify="right")
-        cells = self._cells(bold="[bold]{}[/bold]", underlined="[underline]{}[/underline]")
-        for method in self.methods:
-            grid.add_row(Text(method), *cells[method])
-        return Group(grid, *(Text(f"- {note}") for note in self._notes()))
-
-    def _cells(self, bold: str, underlined: str) -> dict[str, list[str]]:
-        """The printed means of each method, in the order of the metrics."""
-        cells: dict[str, list[str]] = {method: [] for method in self.methods}
-        for name in self.metrics:
-            means = [_mean(self.values(method, name)) for method in self.methods]
-            ranks = _ranks(means, metric_called(name).higher_is_better)
-            placed = sorted({rank for rank in ranks if isfinite(rank)})
-            for method, mean, rank in zip(self.methods, means, ranks, strict=True):
-                text = _figure(mean)
-                if len(placed) > 1 and rank == placed[0]:
-                    text = bold.format(text)
-                elif len(placed) > 1 and rank == placed[1]:
-                    text = underlined.format(text)
-                cells[method].append(text)
-        return cells
+        return Group(rich_grid(self), *(Text(f"- {note}") for note in self._notes()))
 
     def _notes(self) -> list[str]:
-        """One line for each method and cause of missing scores, with the metrics and how many images it concerns."""
-        missing = Counter((row.method, row.cause, row.metric) for row in self.rows if row.cause is not None)
-        images = len({row.image for row in self.rows})
-        merged: dict[tuple[str, str, int], list[str]] = {}
-        for (method, cause, name), count in missing.items():
-            merged.setdefault((method, str(cause), count), []).append(metric_called(name).label)
-        return [
-            f"{method}, {', '.join(labels)}: no score for {count} of {images} image(s): {cause}"
-            for (method, cause, count), labels in merged.items()
-        ]
+        over = means_over(self)
+        names = {method: method for method in self.methods}
+        return [over[0].upper() + over[1:], *missing(self, names, lambda name: metric_called(name).label)]
 
 
 def _pandas() -> Any:
@@ -245,25 +240,3 @@ def significant(values: Values) -> Values:
         [0.123457, nan, 0.0, 12345700.0]
     """
     return np.array([float(f"{value:.6g}") for value in np.ravel(values)]).reshape(np.shape(values))
-
-
-def _ranks(means: Iterable[float], higher_is_better: bool) -> list[float]:
-    """1 for the best; means that are equal but for rounding share a rank; NaN for a missing one."""
-    listed = significant(np.array(list(means)))
-    signed = [-mean if higher_is_better else mean for mean in listed.tolist()]
-    return [1.0 + sum(other < own for other in signed) if isfinite(own) else nan for own in signed]
-
-
-def _figure(value: float) -> str:
-    """Four significant digits, '-' for a missing value."""
-    if not isfinite(value):
-        return "-"
-    if value and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2e}"
-    return f"{value:#.4g}".rstrip(".")
-
-
-def _latex(text: str) -> str:
-    special: dict[str, str | int | None] = {character: "\\" + character for character in "&%$#_{}"}
-    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return text.translate(str.maketrans(special))

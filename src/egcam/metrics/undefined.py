@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+
+from egcam.errors import warn_user
 
 
 class UndefinedScoreWarning(UserWarning):
@@ -72,4 +73,4 @@ def _report(metric: str, causes: Causes) -> None:
         return
     named = "; ".join(f"image {image}: {cause}" for image, cause in sorted(causes.items())[:8])
     more = f"; and {len(causes) - 8} more" if len(causes) > 8 else ""
-    warnings.warn(f"{metric} is undefined for {named}{more}", UndefinedScoreWarning, stacklevel=4)
+    warn_user(f"{metric} is undefined for {named}{more}", UndefinedScoreWarning)

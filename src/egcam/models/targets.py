@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError, ModelError, TargetError, near_misses
+from egcam.models.class_names import Classes, as_class_names
 
 Score: TypeAlias = Literal["logit", "probability", "sigmoid"]
 OneTarget: TypeAlias = int | str | None
@@ -105,10 +106,10 @@ def _shape(tensor: Tensor) -> str:
     return f"a {kind} tensor of shape {tuple(tensor.shape)}"
 
 
-def known_classes(model: nn.Module, given: Sequence[str] | None) -> Sequence[str] | None:
+def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | None:
     """The class names: those given, else those the model carries (`classes`, `class_names`, `config.id2label`)."""
     if given is not None:
-        return given
+        return as_class_names(given)
     for attribute in ("classes", "class_names"):
         names = getattr(model, attribute, None)
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):

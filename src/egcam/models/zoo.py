@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import ModelError, near_misses, require
+from egcam.models.class_names import Classes, as_class_names
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import imagenet_classes
 from egcam.models.weights import fill, outputs, read_state, told
@@ -86,7 +87,7 @@ def load(
     name: str = EMBEDDED,
     weights: str | Path | None = None,
     device: str | torch.device | None = None,
-    classes: Sequence[str] | None = None,
+    classes: Classes | None = None,
 ) -> Classifier:
     """The classifier called `name`, in eval mode, with its preprocessing and class names.
 
@@ -99,7 +100,7 @@ def load(
             published weights (a download, except for the embedded model); "random" the same untrained weights
             every time.
         device: where to put the model; None takes a GPU when there is one.
-        classes: class names, where the model's own are unknown.
+        classes: class names, where the model's own are unknown: a list, an array, or a dictionary by index.
 
     Example:
         >>> load("efficientnet-lite0", weights="random").size
@@ -112,7 +113,7 @@ def load(
     if state is not None:
         fill(classifier.model, state, name, str(weights))
     if classes is not None:
-        classifier = replace(classifier, classes=list(classes))
+        classifier = replace(classifier, classes=as_class_names(classes))
     classifier.model.to(place).eval()
     return classifier
 

@@ -188,7 +188,7 @@ class Bench:
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
         with torch.inference_mode():
-            prediction = int(network.classifier.model(images).argmax(1))
+            prediction = int(network.classifier.model(images.clone()).argmax(1))
         target = prediction
         if self.study.target == "label":
             assert picture.label is not None

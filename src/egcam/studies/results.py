@@ -16,9 +16,10 @@ from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
 from egcam.heatmaps import upsampled
+from egcam.metrics.comparable import comparable
 from egcam.metrics.faithfulness import sufficiency_of
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Row, Table, Values
+from egcam.metrics.tables import Row, Table
 from egcam.metrics.undefined import causes_collected
 from egcam.studies.config import study_from
 from egcam.studies.outcomes import Floats, Outcome, Unit
@@ -100,28 +101,14 @@ class Failure(NamedTuple):
     cause: str
 
 
-class IndexedTable(Table):
-    """A table that finds scores without a search: studies have a hundred thousand rows."""
-
-    @cached_property
-    def _scores(self) -> dict[tuple[str, str], Values]:
-        found: dict[tuple[str, str], list[float]] = {}
-        for row in self.rows:
-            found.setdefault((row.method, row.metric), []).append(row.value)
-        return {key: np.array(values) for key, values in found.items()}
-
-    def values(self, method: str, metric: str) -> Values:
-        """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
-        return self._scores.get((method, metric), np.array([]))
-
-
 @dataclass(frozen=True)
 class Results:
     """The outcomes of a study and what follows from them.
 
     A model's table holds the images that every method has finished, failures included, so that methods are compared
-    on the same images in the same order. Metrics of the whole set (sufficiency) are computed here, from the
-    kept maps, over exactly those images.
+    on the same images in the same order; its means are over those of them that all compared methods have a score for
+    (see `egcam.metrics.tables.Table.comparable`). Metrics of the whole set (sufficiency) are computed here, from the
+    kept maps, over the images that all compared methods have a map of: each score hangs on all of them.
 
     Attributes:
         source: where they come from.
@@ -222,13 +209,33 @@ class Results:
 
     def _table(self, model: str) -> Table:
         rows: list[Row] = []
+        whole = [name for name in self.metrics if metric_called(name).whole_set]
+        sets = self._sets(model) if whole else {method: frozenset[int]() for method in self.methods}
         for method in self.methods:
-            scores = self._scores(model, method, self._images[model])
+            scores = self._scores(model, method, self._images[model], sets[method])
             for metric in self.metrics:
                 rows += [Row(image, method, metric, *score) for image, score in scores[metric].items()]
-        return IndexedTable(tuple(rows), self.methods, self.metrics)
+        return Table(tuple(rows), self.methods, self.metrics)
 
-    def _scores(self, model: str, method: str, images: Sequence[int]) -> dict[str, dict[int, _Scored]]:
+    def _sets(self, model: str) -> dict[str, frozenset[int]]:
+        """The images whose maps a method's whole-set metrics are over: the same ones for all compared methods."""
+        images = self._images[model]
+        held = np.full((len(images), len(self.methods)), nan)
+        for place, method in enumerate(self.methods):
+            maps = self.source.maps(model, method)
+            for row, image in enumerate(images):
+                usable = self.outcome(model, method, image).error is None and image in maps
+                if usable and np.isfinite(maps[image]).all():
+                    held[row, place] = 1.0
+        kept = np.isfinite(comparable(held).values)
+        return {
+            method: frozenset(image for image, counts in zip(images, kept[:, place], strict=True) if counts)
+            for place, method in enumerate(self.methods)
+        }
+
+    def _scores(
+        self, model: str, method: str, images: Sequence[int], whole_set: frozenset[int]
+    ) -> dict[str, dict[int, _Scored]]:
         """By metric and image: value, seconds and cause."""
         outcomes = {image: self.outcome(model, method, image) for image in images}
         given = {
@@ -238,7 +245,7 @@ class Results:
         found = {}
         for spec, metric in zip(self.study.metrics, self.metrics, strict=True):
             if metric_called(metric).whole_set:
-                found[metric] = self._of_the_set(model, method, outcomes, spec)
+                found[metric] = self._of_the_set(model, method, outcomes, whole_set, spec)
             else:
                 found[metric] = {
                     image: given[image].get(metric, _Scored(nan, 0.0, outcome.error or "it was not computed"))
@@ -247,14 +254,14 @@ class Results:
         return found
 
     def _of_the_set(
-        self, model: str, method: str, outcomes: Mapping[int, Outcome], spec: MetricSpec
+        self, model: str, method: str, outcomes: Mapping[int, Outcome], whole_set: frozenset[int], spec: MetricSpec
     ) -> dict[int, _Scored]:
-        """The scores of a metric that compares images with each other, over those with a map and a prediction."""
+        """The scores of a metric that compares images with each other, over those in the set."""
         if metric_called(spec.name).name != "sufficiency":
             return {image: _Scored(nan, 0.0, f"{spec.name} cannot be had from kept maps") for image in outcomes}
         maps = self.source.maps(model, method)
-        scored = {image: _Scored(nan, 0.0, one.error or _NO_MAP) for image, one in outcomes.items()}
-        usable = [image for image, one in outcomes.items() if one.error is None and image in maps]
+        scored = {image: _Scored(nan, 0.0, one.error or _left_out(maps.get(image))) for image, one in outcomes.items()}
+        usable = [image for image in outcomes if image in whole_set]
         if not usable:
             return scored
         size = self._size(model)
@@ -322,6 +329,15 @@ COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "ca
 
 _NO_MAP = "its map was not kept, which a metric over the whole set needs"
 _NO_SIZE = "the size of the images is not in the results: set data.size, or examples to at least 1, in the study"
+_NOT_FINITE = "its map holds NaN or infinite values"
+_NOT_COMMON = "another method has no map of it, and images are compared with each other: the same ones for all methods"
+
+
+def _left_out(coarse: Floats | None) -> str:
+    """Why an image is not in the set that a whole-set metric is over."""
+    if coarse is None:
+        return _NO_MAP
+    return _NOT_COMMON if np.isfinite(coarse).all() else _NOT_FINITE
 
 
 def known_of(record: Any, key: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -12,9 +12,12 @@ from PIL import Image
 
 from egcam.figures.style import Line as Look
 from egcam.heatmaps import heatmaps
+from egcam.metrics.comparable import comparable
+from egcam.metrics.printing import image_counts
 from egcam.metrics.tables import Table
 from egcam.plots import overlay_image
 from egcam.studies.report import facts
+from egcam.studies.report.class_names import class_names
 from egcam.studies.report.intervals import Array, intervals, means
 from egcam.studies.report.ranks import Ranking, ranking
 from egcam.studies.report.reading import Reading, caution, read, sentences, statement
@@ -27,11 +30,12 @@ CURVES = ("insertion", "deletion")
 
 @dataclass(frozen=True)
 class Band:
-    """A mean curve over images at evenly spaced shares of the pixels, with its pointwise 95 % interval."""
+    """A mean curve over so many images at evenly spaced shares of the pixels, with its pointwise 95 % interval."""
 
     mean: Array
     low: Array
     high: Array
+    images: int
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,11 @@ class Example:
 
     Attributes:
         name: the image's.
-        target: the class explained.
+        target: the class explained; -1 where unknown.
         prediction: the class predicted.
         photograph: what the model saw.
         overlays: the methods' maps over it.
+        classes: the names of the classes, in the order of the model's outputs; None where unknown.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Example:
     prediction: int
     photograph: Image.Image
     overlays: Mapping[str, Image.Image | None]
+    classes: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Part:
     Attributes:
         model: its label.
         file: the same for file names.
-        images: how many are in the figures.
+        images: how many every method has finished, with scores or without.
         table: their scores.
         summary: against the baseline.
         readings: of each form of Expected Grad-CAM.
@@ -133,7 +139,7 @@ class Content:
 
     def caution(self, part: Part) -> str:
         """How far the intervals of a model can be trusted."""
-        return caution(part.images, len(part.table.methods), len(part.table.metrics))
+        return caution(image_counts(part.table), len(part.table.methods))
 
 
 def gathered(results: Results, baseline: str | None = None) -> Content:
@@ -179,25 +185,31 @@ def _part(results: Results, model: str, file: str, baseline: str, expected: tupl
 
 
 def _bands(results: Results, model: str, metric: str) -> dict[str, Band]:
-    """Mean curves over the images that have one from every method that has any: the same images for all."""
-    paired = set(results.images(model))
-    curves = {
-        method: {image: curve for image, curve in by_image.items() if image in paired and np.isfinite(curve).all()}
-        for method, by_image in results.source.curves(model, metric).items()
-    }
-    curves = {method: curves[method] for method in results.methods if curves.get(method)}
+    """Mean curves over the images that all compared methods have one of: the same images for all that are drawn."""
+    images = results.images(model)
+    kept = results.source.curves(model, metric)
+    held = np.array(
+        [
+            [1.0 if image in kept.get(method, {}) and np.isfinite(kept[method][image]).all() else np.nan
+             for method in results.methods]
+            for image in images
+        ]
+    )  # fmt: skip
+    found = comparable(held)
+    curves = {method: kept[method] for method, drawn in zip(results.methods, found.compared, strict=True) if drawn}
     if not curves:
         return {}
-    shared = sorted(set.intersection(*(set(by_image) for by_image in curves.values())))
+    common = [bool(np.isfinite(row).all()) for row in found.values[:, found.compared]]
+    shared = [image for image, counts in zip(images, common, strict=True) if counts]
     points = max((len(by_image[image]) for by_image in curves.values() for image in shared), default=0)
     if not shared or points < 2:
         return {}
-    found = {}
+    bands = {}
     for method, by_image in curves.items():
         rows = np.stack([_at(by_image[image], points) for image in shared])
         low, high = intervals(rows)
-        found[method] = Band(means(rows), low, high)
-    return found
+        bands[method] = Band(means(rows), low, high, len(shared))
+    return bands
 
 
 def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Array:
@@ -214,6 +226,7 @@ def _examples(results: Results, model: str) -> tuple[Example, ...]:
     if not chosen:
         return ()
     maps = {method: results.source.maps(model, method) for method in results.methods}
+    classes = class_names(results.study, next(one for one in results.study.models if one.label == model))
     found = []
     for image in chosen:
         with Image.open(BytesIO(pictures[image])) as encoded:
@@ -223,7 +236,8 @@ def _examples(results: Results, model: str) -> tuple[Example, ...]:
         known = next((one for one in outcomes if one.target >= 0), outcomes[0])
         overlays = {method: _overlay(photograph, maps[method].get(image)) for method in results.methods}
         if any(overlay is not None for overlay in overlays.values()):
-            found.append(Example(known.name or f"image {image}", known.target, known.prediction, photograph, overlays))
+            name = known.name or f"image {image}"
+            found.append(Example(name, known.target, known.prediction, photograph, overlays, classes))
     return tuple(found)
 
 

@@ -169,7 +169,7 @@ def _difference_panel(axes: Axes, content: Content, part: Part, metric: str, met
         low, middle, high = line.difference_low, line.difference, line.difference_high
         if not upwards:
             low, middle, high = -high, -middle, -low
-        if np.isfinite(middle):
+        if np.isfinite(middle) and line.verdict != "not compared":
             settled = line.verdict in ("ahead", "behind")
             _interval(axes, middle, low, high, row, content.looks[method], filled=settled)
     axes.margins(x=0.08)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
+from egcam.metrics import printing
+from egcam.metrics.numbers import counted
 from egcam.metrics.registry import metric as metric_called
+from egcam.metrics.tables import Table
 from egcam.references import by_name
-from egcam.studies.report.words import counted, listed, method_labels, metric_label, one_line
+from egcam.studies.report.class_names import is_own
+from egcam.studies.report.words import listed, method_labels, metric_label, one_line
 from egcam.studies.results import Results, known_of
 from egcam.studies.specs import ModelSpec
 
@@ -68,8 +73,8 @@ def warnings(results: Results) -> list[str]:
         said.append(_unfinished(results))
     if results.failures:
         said.append(
-            f"{counted(len(results.failures), 'unit')} of {results.units:,} failed; the causes are below. A method "
-            "that fails on some images has its mean over the others; differences are over images that both have."
+            f"{counted(len(results.failures), 'unit')} of {results.units:,} failed; the causes are below. Means "
+            "and differences are over the images that all compared methods have a score for."
         )
     return [one_line(text) for text in said]
 
@@ -113,7 +118,8 @@ def _weights(results: Results, model: ModelSpec) -> Any:
 def _model(model: ModelSpec, record: Any) -> str:
     weights = known_of(record, "weights") or model.weights
     if weights is None:
-        told = "published weights"
+        # What a file of one's own builds has the weights that this file gives it.
+        told = "own weights" if is_own(model) else "published weights"
     else:
         # Only the file's name: the rest of the path is of the machine it ran on.
         told = "random weights" if weights == RANDOM else f"weights from {PurePath(str(weights)).name}"
@@ -140,11 +146,21 @@ def _data(results: Results) -> str:
 def _images(results: Results) -> str:
     count = _image_count(results)
     scored = {model: len(results.images(model)) for model in results.models}
-    if set(scored.values()) == {count}:
-        return f"{count:,}"
-    return f"{count:,} in all; done by all methods: " + ", ".join(
-        f"{number:,} ({one})" for one, number in scored.items()
-    )
+    told = f"{count:,}"
+    if set(scored.values()) != {count}:
+        each = ", ".join(f"{number:,} ({one})" for one, number in scored.items())
+        told = f"{count:,} in all; done by all methods: {each}"
+    unscored = {model: _unscored(table) for model, table in results.tables.items()}
+    if any(unscored.values()):
+        each = ", ".join(f"{number:,} ({one})" for one, number in unscored.items() if number)
+        told += f"; without any score: {each}"
+    return told
+
+
+def _unscored(table: Table) -> int:
+    """How many images no method has any score for."""
+    held = [np.isfinite(table.values(method, metric)) for method in table.methods for metric in table.metrics]
+    return int((~np.any(held, axis=0)).sum())
 
 
 def _own_options(method: Any) -> dict[str, Any]:
@@ -176,15 +192,5 @@ def _surroundings(record: Any) -> str:
 
 
 def missing(results: Results, model: str) -> list[str]:
-    """Why scores of a model are missing: a line for each method and cause, with the metrics and how many images."""
-    table, labels = results.table(model), method_labels(results.study.methods)
-    counts = Counter((row.method, one_line(row.cause), row.metric) for row in table.rows if row.cause is not None)
-    merged: dict[tuple[str, str, int], list[str]] = {}
-    for (method, cause, metric), count in counts.items():
-        merged.setdefault((method, cause, count), []).append(metric_label(metric))
-    images = len(results.images(model))
-    return [
-        f"{labels[method]}, {'all metrics' if len(metrics) == len(table.metrics) else listed(metrics)}: no score for "
-        f"{count:,} of {counted(images, 'image')}: {cause}"
-        for (method, cause, count), metrics in merged.items()
-    ]
+    """Why scores of a model are missing: a line for each method and kind of causes."""
+    return printing.missing(results.table(model), method_labels(results.study.methods), metric_label)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from PIL import Image
 
 from egcam.figures import style
+from egcam.metrics.numbers import counted
 from egcam.plots import Tile, grid
 from egcam.studies.report import drawing
 from egcam.studies.report.content import Content, Example, Part
 from egcam.studies.report.ranks import Ranking
+from egcam.studies.report.words import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,15 +59,16 @@ def model_drawings(content: Content, part: Part) -> list[Drawing]:
             _drawing(
                 f"ranks-{part.file}",
                 "ranks",
-                rank_caption(ranks, part.model),
+                rank_caption(ranks, part.model, content.labels),
                 False,
                 lambda: drawing.ranks_figure(content, ranks),
             )
         )
     if part.curves:
         caption = (
-            f"Mean perturbation curves on {part.model}, with pointwise 95 % intervals: the class's score as pixels are "
-            "inserted or deleted, the most important first. Insertion should rise early, deletion fall early."
+            f"Mean perturbation curves on {part.model} over {_curve_images(part)}, with pointwise 95 % intervals: the "
+            "class's score as pixels are inserted or deleted, the most important first. Insertion should rise early, "
+            "deletion fall early."
         )
         found.append(
             _drawing(f"curves-{part.file}", "curves", caption, False, lambda: drawing.curves_figure(content, part))
@@ -74,6 +77,7 @@ def model_drawings(content: Content, part: Part) -> list[Drawing]:
         caption = (
             f"Paired differences to {content.labels[content.baseline]} on {part.model}, with 95 % intervals; to the "
             "right is better, whichever way the metric runs. Filled: the interval leaves out 0."
+            + (" Without a dot: no score, or too few to compare." if _gaps(part) else "")
         )
         found.append(
             _drawing(
@@ -97,15 +101,27 @@ def overall_drawing(content: Content) -> Drawing | None:
     ranks = content.ranking
     if ranks is None:
         return None
-    caption = rank_caption(ranks, f"{len(content.parts)} models")
+    caption = rank_caption(ranks, f"{len(content.parts)} models", content.labels)
     return _drawing("ranks-all", "ranks", caption, False, lambda: drawing.ranks_figure(content, ranks))
 
 
-def rank_caption(ranks: Ranking, where: str) -> str:
-    """What the rank plot shows."""
+def _curve_images(part: Part) -> str:
+    """How many images the curves are over: as many for all methods, but not always for insertion and deletion."""
+    counts = sorted({band.images for bands in part.curves.values() for band in bands.values()})
+    return counted(counts[0], "image") if len(counts) == 1 else f"{counts[0]:,} to {counted(counts[-1], 'image')}"
+
+
+def _gaps(part: Part) -> bool:
+    return any(line.verdict in ("no score", "not compared") for line in part.summary.lines)
+
+
+def rank_caption(ranks: Ranking, where: str, labels: Mapping[str, str]) -> str:
+    """What the rank plot shows, and which methods it does not."""
+    left_out = [label for method, label in labels.items() if method not in ranks.methods]
+    more = f" Not ranked, for want of scores: {listed(left_out)}." if left_out else ""
     return (
         f"Mean rank over {len(ranks.metrics)} metric{'s' * (len(ranks.metrics) != 1)} on {where}, 1 is best, with 95 % "
-        "intervals over images. Every metric counts once, running time not at all."
+        "intervals over images. Every metric counts once, running time not at all." + more
     )
 
 
@@ -157,5 +173,13 @@ def classes_of(example: Example) -> str:
     if example.target < 0:
         return "class unknown"
     if example.target == example.prediction:
-        return f"class {example.target}, as predicted"
-    return f"class {example.target}, predicted {example.prediction}"
+        return f"{_class_name(example, example.target)}, as predicted"
+    predicted = _class_name(example, example.prediction).removeprefix("class ")
+    return f"{_class_name(example, example.target)}, predicted {predicted}"
+
+
+def _class_name(example: Example, number: int) -> str:
+    """The first of a class's names, as the command shows it, or its number."""
+    if example.classes is None or not 0 <= number < len(example.classes):
+        return f"class {number}"
+    return example.classes[number].split(",")[0]

@@ -10,12 +10,13 @@ from math import isfinite
 
 from PIL import Image
 
+from egcam.metrics.printing import HTML, image_cells, means_over, rows
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.content import Content, Example, Part
 from egcam.studies.report.figures import Drawing, classes_of
 from egcam.studies.report.stylesheet import STYLE
 from egcam.studies.report.summary import Line
-from egcam.studies.report.words import better, counted, figure, key, metric_label, spread
+from egcam.studies.report.words import better, key, metric_label, spread
 from egcam.web_page import framed
 
 _BODY = """<a class="skip" href="#main">To the results</a>
@@ -44,8 +45,8 @@ def as_html(content: Content, drawings: Sequence[Sequence[Drawing]], overall: Dr
 
 
 def _facts(content: Content) -> str:
-    rows = "\n".join(f"<dt>{escape(word)}</dt><dd>{escape(said)}</dd>" for word, said in content.facts)
-    return f"<dl>\n{rows}\n</dl>"
+    pairs = "\n".join(f"<dt>{escape(word)}</dt><dd>{escape(said)}</dd>" for word, said in content.facts)
+    return f"<dl>\n{pairs}\n</dl>"
 
 
 def _contents(content: Content, overall: Drawing | None) -> str:
@@ -76,14 +77,14 @@ def _section(content: Content, part: Part, drawings: Sequence[Drawing], number: 
     return "\n".join(piece for piece in pieces if piece)
 
 
-def _table(caption: str, heads: Sequence[str], rows: Sequence[str]) -> str:
+def _table(caption: str, heads: Sequence[str], lines: Sequence[str]) -> str:
     """A table that scrolls inside its own frame, by finger, wheel or arrow keys; cells come as HTML."""
     top = "".join(f'<th scope="col">{head}</th>' for head in heads)
     named = escape(caption, quote=True)
     return (
         f'<div class="scroll" role="region" aria-label="{named}" tabindex="0">\n'
         f"<table>\n<caption><span>{named}</span></caption>\n"
-        f"<thead><tr>{top}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody></table></div>"
+        f"<thead><tr>{top}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody></table></div>"
     )
 
 
@@ -97,28 +98,16 @@ def _scores(content: Content, part: Part) -> str:
     for name in part.table.metrics:
         one = metric_called(name)
         heads.append(f'<abbr title="{metric_label(name)}, {better(name)}">{escape(one.label)}</abbr> {one.arrow}')
-    columns = {name: _marked(part.summary.of(name)) for name in part.table.metrics}
-    rows = [
-        _row(content, method, [f"<td>{columns[name][place]}</td>" for name in part.table.metrics])
-        for place, method in enumerate(part.table.methods)
+    lines = [
+        _row(content, method, [f"<td>{cell}</td>" for cell in cells])
+        for method, cells in rows(part.table, HTML).items()
     ]
-    means = f"{part.model}: means over {counted(part.images, 'image')}"
-    table = _table(f"{means}; best in bold, second underlined, arrows point to better", heads, rows)
-    return f'{table}\n<p class="faint">{escape(key(part.table.metrics))}</p>'
-
-
-def _marked(lines: Sequence[Line]) -> list[str]:
-    """The means of a metric, the best in bold and the second underlined."""
-    placed = sorted({line.rank for line in lines if isfinite(line.rank)})
-    found = []
-    for line in lines:
-        text = figure(line.mean)
-        if len(placed) > 1 and line.rank == placed[0]:
-            text = f"<strong>{text}</strong>"
-        elif len(placed) > 1 and line.rank == placed[1]:
-            text = f"<u>{text}</u>"
-        found.append(text)
-    return found
+    counts = image_cells(part.table)
+    if counts:
+        cells = "".join(f"<td>{count}</td>" for count in counts)
+        lines.append(f'<tr class="counts"><th scope="row">images</th>{cells}</tr>')
+    caption = f"{part.model}: {means_over(part.table)}; best in bold, second underlined, arrows point to better"
+    return f'{_table(caption, heads, lines)}\n<p class="faint">{escape(key(part.table.metrics))}</p>'
 
 
 def _missing(part: Part) -> str:
@@ -149,13 +138,13 @@ def _statements(content: Content, part: Part) -> str:
 
 def _details(content: Content, part: Part) -> str:
     against = escape(content.labels[content.baseline])
-    heads = ["method", "mean", f"difference to {against}", "", "images", "rank"]
+    heads = ["method", "mean", "images", f"difference to {against}", "pairs", "", "rank"]
     pieces = [f"<h3>Every metric on {escape(part.model)}, with 95 % intervals</h3>"]
     for metric in part.table.metrics:
-        rows = [_row(content, line.method, _detail(line, content.baseline)) for line in part.summary.of(metric)]
+        lines = [_row(content, line.method, _detail(line, content.baseline)) for line in part.summary.of(metric)]
         name = f"{metric_label(metric)} {metric_called(metric).arrow}"
         caption = f"{metric_label(metric)} on {part.model}, {better(metric)}"
-        pieces.append(f"<details><summary>{name}</summary>\n{_table(caption, heads, rows)}\n</details>")
+        pieces.append(f"<details><summary>{name}</summary>\n{_table(caption, heads, lines)}\n</details>")
     return "\n".join(pieces)
 
 
@@ -167,9 +156,10 @@ def _detail(line: Line, baseline: str) -> list[str]:
     kind = f" {said}" if said in ("ahead", "behind") else ""
     return [
         f"<td>{spread(line.mean, line.low, line.high)}</td>",
-        f"<td>{apart}</td>",
-        f'<td class="text{kind}">{said}</td>',
         f"<td>{line.images:,}</td>",
+        f"<td>{apart}</td>",
+        f"<td>{'' if own else f'{line.pairs:,}'}</td>",
+        f'<td class="text{kind}">{said}</td>',
         f"<td>{rank}</td>",
     ]
 

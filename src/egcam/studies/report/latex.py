@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from egcam.metrics.printing import latex_grid, means_over
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.tables import Table
 from egcam.studies.report.content import Content, Part
 from egcam.studies.report.markdown import renamed
-from egcam.studies.report.words import counted, key, metric_label, one_line, spread
+from egcam.studies.report.summary import Line
+from egcam.studies.report.words import key, metric_label, one_line, spread
 
 _MOST_COLUMNS = 8
 _SPECIAL: dict[str, str] = {
@@ -83,13 +85,13 @@ def _scores(content: Content, part: Part, metrics: tuple[str, ...], number: int)
     kept = tuple(row for row in table.rows if row.metric in metrics)
     names = {method: one_line(label) for method, label in content.labels.items()}
     some = renamed(type(table)(kept, table.methods, metrics), names)
-    caption = f"{content.title}: {part.model}, means over {counted(part.images, 'image')}. {key(metrics)}"
+    caption = f"{content.title}: {part.model}, {means_over(some)}. {key(metrics)}"
     return _environment(caption + _notes(part), f"{part.file}-{number}", _safe(some).splitlines())
 
 
 def _safe(table: Table) -> str:
-    """`Table.to_latex` takes care of its own special characters; the rest would need other fonts."""
-    text = table.to_latex()
+    """The grid takes care of its own special characters; the rest would need other fonts."""
+    text = latex_grid(table)
     for character in "<>|":
         text = text.replace(character, _SPECIAL[character])
     # A bracket right after the end of a row would be taken for its height.
@@ -102,23 +104,29 @@ def _notes(part: Part) -> str:
 
 def _differences(content: Content, part: Part, method: str) -> list[str]:
     name, other = content.labels[method], content.labels[content.baseline]
-    rows = [r"\begin{tabular}{lrrl}", r"\toprule"]
-    rows += [rf"Metric & {escaped(name)} & difference & \\", r"\midrule"]
+    rows = [r"\begin{tabular}{lrrrl}", r"\toprule"]
+    rows += [rf"Metric & {escaped(name)} & images & difference & \\", r"\midrule"]
     for metric in part.table.metrics:
         line = part.summary.line(metric, method)
         cells = [
             escaped(f"{metric_label(metric)} {metric_called(metric).arrow}"),
             _math(spread(line.mean, line.low, line.high)),
-            _math(spread(line.difference, line.difference_low, line.difference_high, sign=True)),
+            f"{line.images:,}",
+            _math(spread(line.difference, line.difference_low, line.difference_high, sign=True)) + _pairs(line),
             escaped(line.verdict),
         ]
         rows.append(" & ".join(cells) + r" \\")
     rows += [r"\bottomrule", r"\end{tabular}"]
     caption = (
-        f"{content.title}: {name} against {other} on {part.model}, {counted(part.images, 'image')}; means and "
-        f"paired differences with 95 % bootstrap intervals.{_notes(part)}"
+        f"{content.title}: {name} against {other} on {part.model}; means and paired differences with "
+        f"95 % bootstrap intervals, and how many images they are over.{_notes(part)}"
     )
     return _environment(caption, f"{part.file}-{_plain(method)}", rows)
+
+
+def _pairs(line: Line) -> str:
+    """How many images a difference is over, where it is over others than the mean."""
+    return "" if line.pairs in (0, line.images) else f" ($n={line.pairs:,}$)"
 
 
 def _math(text: str) -> str:

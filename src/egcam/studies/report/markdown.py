@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from math import isfinite
 
+from egcam.metrics.printing import markdown_grid, means_over
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.tables import Row, Table
 from egcam.studies.report.content import Content, Part
 from egcam.studies.report.figures import Drawing
-from egcam.studies.report.words import better, counted, key, metric_label, spread
+from egcam.studies.report.words import better, key, metric_label, spread
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -59,10 +60,8 @@ def _part(content: Content, part: Part, drawings: Sequence[Drawing]) -> list[str
     lines = [f"## {escaped(part.model)}", ""]
     for caveat in part.caveats:
         lines += [f"> {escaped(caveat)}", ""]
-    lines += [
-        f"Means over {counted(part.images, 'image')}; best in bold, second underlined, arrows point to better.",
-        "",
-    ]
+    over = means_over(part.table)
+    lines += [f"{over[0].upper()}{over[1:]}; best in bold, second underlined, arrows point to better.", ""]
     lines += [scores_table(content, part), escaped(key(part.table.metrics)), "", *_missing(part)]
     lines += _reading(content, part)
     for kind in ("ranks", "curves", "differences"):
@@ -73,9 +72,9 @@ def _part(content: Content, part: Part, drawings: Sequence[Drawing]) -> list[str
 
 
 def scores_table(content: Content, part: Part) -> str:
-    """Methods by metrics, as `Table.to_markdown` prints it, with methods' names as people write them."""
+    """Methods by metrics, as `Table.to_markdown` has them above its notes, with methods' names as people write them."""
     named = renamed(part.table, {method: escaped(label) for method, label in content.labels.items()})
-    return named.to_markdown()
+    return markdown_grid(named)
 
 
 def renamed(table: Table, names: dict[str, str]) -> Table:
@@ -121,17 +120,20 @@ def _details(content: Content, part: Part) -> list[str]:
             f"{better(metric).capitalize()}.",
             "",
         ]
-        lines += [f"| method | mean | difference to {escaped(content.labels[content.baseline])} | | images | rank |"]
-        lines += ["| --- | ---: | ---: | --- | ---: | ---: |"]
+        lines += [
+            f"| method | mean | images | difference to {escaped(content.labels[content.baseline])} | pairs | | rank |"
+        ]
+        lines += ["| --- | ---: | ---: | ---: | ---: | --- | ---: |"]
         for line in part.summary.of(metric):
             own = line.method == content.baseline
             apart = "" if own else spread(line.difference, line.difference_low, line.difference_high, sign=True)
             cells = [
                 escaped(content.labels[line.method]),
                 spread(line.mean, line.low, line.high),
-                apart,
-                "" if own else line.verdict,
                 f"{line.images:,}",
+                apart,
+                "" if own else f"{line.pairs:,}",
+                "" if own else line.verdict,
                 f"{line.rank:.0f}" if isfinite(line.rank) else "-",
             ]
             lines.append("| " + " | ".join(cells) + " |")

@@ -17,11 +17,11 @@ class Ranking:
     """Mean ranks, best first.
 
     Attributes:
-        methods: those that could be ranked.
+        methods: those that could be ranked: compared by some metric.
         mean: (M,) the mean rank of each over the metrics; 1 would be first on all.
         low: (M,) where its 95 % interval begins, NaN for a single image.
         high: (M,) where it ends.
-        metrics: over which metrics: those by which every ranked method has a score, running time aside.
+        metrics: over which metrics: those by which every ranked method is compared, running time aside.
     """
 
     methods: tuple[str, ...]
@@ -42,7 +42,7 @@ def ranking(tables: Sequence[Table]) -> Ranking | None:
     methods = tuple(
         method
         for method in tables[0].methods
-        if any(np.isfinite(table.values(method, metric)).any() for table in tables for metric in table.metrics)
+        if any(_compared(table, metric, method) for table in tables for metric in table.metrics)
     )
     shared = [_shared_metrics(table, methods) for table in tables]
     if len(methods) < 2 or not any(shared):
@@ -50,13 +50,14 @@ def ranking(tables: Sequence[Table]) -> Ranking | None:
     found, drawn = [], []
     for table, metrics in zip(tables, shared, strict=True):
         for metric in metrics:
-            scores = np.stack([table.values(method, metric) for method in methods], 1)
+            columns = [table.methods.index(method) for method in methods]
+            scores = table.comparable(metric).values[:, columns]
             sign = -1.0 if metric_called(metric).higher_is_better else 1.0
             found.append(places(sign * significant(means(scores))[None])[0])
             drawn.append(places(sign * _rounded(resampled_means(scores))))
     mean = np.mean(found, axis=0)
     low, high = ends(np.mean(drawn, axis=0))
-    if min(len(table.values(methods[0], table.metrics[0])) for table in tables) < 2:
+    if min(table.comparable(metric).images for table, some in zip(tables, shared, strict=True) for metric in some) < 2:
         low, high = np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     order = np.argsort(mean, kind="stable")
     counted = tuple(dict.fromkeys(metric for some in shared for metric in some))
@@ -71,13 +72,16 @@ def _rounded(drawn: Array) -> Array:
 
 
 def _shared_metrics(table: Table, methods: Sequence[str]) -> list[str]:
-    """Running time is a cost, not a quality; a metric without a score of some method would favour that method."""
+    """Running time is a cost, not a quality; a metric that does not compare some method would favour that method."""
     return [
         metric
         for metric in table.metrics
-        if metric_called(metric).group != "efficiency"
-        and all(np.isfinite(table.values(method, metric)).any() for method in methods)
+        if metric_called(metric).group != "efficiency" and all(_compared(table, metric, method) for method in methods)
     ]
+
+
+def _compared(table: Table, metric: str, method: str) -> bool:
+    return bool(table.comparable(metric).compared[table.methods.index(method)])
 
 
 def places(scores: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What the numbers say of Expected Grad-CAM, made by rule: where it is first, tied with the first, or behind whom."""
+"""What the numbers say of Expected Grad-CAM, made by rule: where it has the best mean, is tied, or behind whom."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
+from egcam.metrics.numbers import counted
+from egcam.metrics.printing import image_counts
 from egcam.metrics.tables import Table
 from egcam.studies.report.summary import Line, Summary, summarised
-from egcam.studies.report.words import better, counted, listed, metric_label, spread
+from egcam.studies.report.words import better, listed, metric_label, spread
 
-Place = Literal["clear first", "first", "tied", "behind", "unsettled", "none"]
+Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
 _FEW = 20
 
@@ -23,12 +25,14 @@ class Standing:
     Attributes:
         metric: the metric.
         place: "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all;
-            "tied": another has the best mean, and the paired interval to it includes 0; "behind": that interval
-            leaves out 0; "unsettled": too few images for intervals; "none": it has no score.
+            "shared": best mean, which another has as well; "tied": another has the best mean, and the paired interval
+            to it includes 0; "behind": that interval leaves out 0; "unsettled": too few images for intervals or to be
+            compared; "none": it has no score.
         best: the method with the best mean (the next best, where this one is first); None without another.
         difference: how far this method is from that one, with its interval.
         ahead_of_it: the methods that are ahead of this one: their paired interval leaves out 0.
         level_with: the methods it cannot be told from.
+        equal_to: the methods whose mean is printed like its own.
     """
 
     metric: str
@@ -37,11 +41,12 @@ class Standing:
     difference: tuple[float, float, float]
     ahead_of_it: tuple[str, ...]
     level_with: tuple[str, ...]
+    equal_to: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a method stands, metric by metric, over some images."""
+    """Where a method stands, metric by metric; `images` is the most that any metric compares it on."""
 
     method: str
     images: int
@@ -57,7 +62,7 @@ def read(table: Table, method: str) -> Reading:
     """Where a method stands among the others of a table."""
     summary = summarised(table, method)
     standings = tuple(_standing(summary, metric, method) for metric in table.metrics)
-    return Reading(method, len(table.values(method, table.metrics[0])), len(table.methods) - 1, standings)
+    return Reading(method, max(image_counts(table), default=0), len(table.methods) - 1, standings)
 
 
 def _standing(summary: Summary, metric: str, method: str) -> Standing:
@@ -70,19 +75,24 @@ def _standing(summary: Summary, metric: str, method: str) -> Standing:
     # This method less the other: the summary has it the other way round.
     apart = (rival and (-rival.difference, -rival.difference_high, -rival.difference_low)) or (0.0, 0.0, 0.0)
     place = _place(own, rival, others)
-    return Standing(metric, place, rival.method if rival else None, apart, ahead, level)
+    equal = tuple(line.method for line in others if line.rank == own.rank)
+    return Standing(metric, place, rival.method if rival else None, apart, ahead, level, equal)
 
 
 def _place(own: Line, rival: Line | None, others: Sequence[Line]) -> Place:
-    if not isfinite(own.rank):
+    if not isfinite(own.mean):
         return "none"
-    if rival is None:
+    if rival is None or not own.compared:
         return "unsettled"
     if any(line.verdict == "too few images" for line in others):
         return "unsettled"
-    if own.rank <= rival.rank:
-        return "clear first" if all(line.verdict == "behind" for line in others) else "first"
-    return "behind" if rival.verdict == "ahead" else "tied"
+    if rival.verdict == "ahead":
+        return "behind"
+    if own.rank > rival.rank:
+        return "tied"
+    if all(line.verdict == "behind" for line in others):
+        return "clear first"
+    return "first" if own.rank < rival.rank else "shared"
 
 
 def sentences(reading: Reading, labels: Mapping[str, str]) -> list[str]:
@@ -102,31 +112,42 @@ def sentences(reading: Reading, labels: Mapping[str, str]) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
-def caution(images: int, methods: int, metrics: int) -> str:
-    """How far intervals can be trusted, for so many images and comparisons."""
-    comparisons = max(0, methods - 1) * metrics
+def caution(images: Sequence[int], methods: int) -> str:
+    """How far intervals can be trusted.
+
+    Args:
+        images: how many images each metric compares the methods on.
+        methods: how many there are.
+    """
+    comparisons = max(0, methods - 1) * len(images)
     text = (
         "Intervals are 95 % percentile bootstraps over images, paired where methods are compared, and speak of other "
         "images like these, not of other models or data. They are not corrected for the number of comparisons: "
         f"of {counted(comparisons, 'comparison')} of a method with the others, about one in twenty would leave out 0 "
         "by chance alone."
     )
-    if images < _FEW:
-        text += f" With {counted(images, 'image')} they are too narrow: take them as a rough guide."
+    few = sorted({count for count in images if 0 < count < _FEW})
+    if few:
+        text += f" With {counted(few[0], 'image')} they are too narrow: take them as a rough guide."
     return text
 
 
 def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
-    clear, other = reading.at("clear first"), reading.at("first")
+    clear, other, shared = reading.at("clear first"), reading.at("first"), reading.at("shared")
     total = len(reading.standings)
+    both = [f"{metric_label(one.metric)} (with {_few(one.equal_to, labels)})" for one in shared]
+    shares = f"shares the best mean on {listed(both)}" if shared else ""
     if not clear and not other:
-        return f"{name} is first on none of the {total} metrics." if total > 1 else f"{name} is not first."
+        if shared:
+            return f"{name} {shares}."
+        return f"{name} has the best mean on none of the {total} metrics." if total > 1 else f"{name} is not the best."
     parts = [f"{name} has the best mean on {len(clear) + len(other)} of {counted(total, 'metric')}"]
     if clear:
         parts.append(f"clear of every other method on {_metrics(clear)}")
     if other:
         told = [f"{metric_label(one.metric)} (from {_few(one.ahead_of_it + one.level_with, labels)})" for one in other]
         parts.append(f"not to be told from others on {listed(told)}")
+    parts += [f"it {shares}"] if shared else []
     return "; ".join(parts) + "."
 
 
@@ -135,7 +156,7 @@ def _tied(reading: Reading, labels: Mapping[str, str]) -> str:
     if not tied:
         return ""
     told = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
-    return f"Tied with the first (its paired interval to it includes 0): {listed(told)}."
+    return f"Tied with the best mean (the paired interval to it includes 0): {listed(told)}."
 
 
 def _behind(reading: Reading, labels: Mapping[str, str]) -> list[str]:
@@ -143,7 +164,7 @@ def _behind(reading: Reading, labels: Mapping[str, str]) -> list[str]:
     for one in reading.at("behind"):
         also = [method for method in one.ahead_of_it if method != one.best]
         more = f"; {_few(also, labels)} {'is' if len(also) == 1 else 'are'} ahead of it, too" if also else ""
-        apart = f"{spread(*one.difference, sign=True)} to the first, {labels[one.best or '']}"
+        apart = f"{spread(*one.difference, sign=True)} to the best mean, that of {labels[one.best or '']}"
         said.append(f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {apart}{more}.")
     return said
 
@@ -162,7 +183,7 @@ def statement(line: Line, baseline: str, labels: Mapping[str, str]) -> str:
     """How a method stands to the baseline by one metric, in a sentence.
 
     Example:
-        >>> line = Line("insertion", "a", 0.5, 0.4, 0.6, 9, 0, 0.0231, 0.0112, 0.0359, 1.0, "ahead")
+        >>> line = Line("insertion", "a", 0.5, 0.4, 0.6, 9, 0, True, 0.0231, 0.0112, 0.0359, 9, 1.0, "ahead")
         >>> statement(line, "b", {"a": "A-CAM", "b": "B-CAM"})
         'Insertion (higher is better): A-CAM is ahead of B-CAM: +0.023 [0.011, 0.036]'
     """
@@ -171,6 +192,9 @@ def statement(line: Line, baseline: str, labels: Mapping[str, str]) -> str:
     apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
     if line.verdict == "no score":
         return f"{about}: no image has a score of both {name} and {other}"
+    if line.verdict == "not compared":
+        scored = f"{apart} on {counted(line.pairs, 'image')}"
+        return f"{about}: {name} and {other} are not compared, one of them lacks more than half of the scores: {scored}"
     if line.verdict == "too few images":
         return f"{about}: {name} differs from {other} by {apart} on one image, which shows nothing"
     if line.verdict == "no difference shown":

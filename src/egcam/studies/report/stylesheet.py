@@ -45,6 +45,7 @@ tr.ours > *, tr.ours > th[scope=row] { background: var(--ours); }
 tr.ours > th[scope=row] { font-weight: 600; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
 td u { text-underline-offset: 3px; }
+td small, tr.counts > * { color: var(--faint); }
 .ahead { color: var(--good); } .behind { color: var(--bad); }
 figure { margin: 1rem 0; background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; }
 figure.plot { padding: .75rem; }

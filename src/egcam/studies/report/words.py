@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import floor, isfinite, log10
 
 from egcam.figures import style
+from egcam.metrics.numbers import figure
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.specs import MethodSpec
 
@@ -78,20 +79,6 @@ def better(metric: str) -> str:
     return f"{metric_called(metric).direction} is better"
 
 
-def figure(value: float) -> str:
-    """A number with four significant digits, as tables print it; '-' where there is none.
-
-    Example:
-        >>> figure(0.12345), figure(float("nan")), figure(123456.7), figure(0.00001234)
-        ('0.1235', '-', '1.23e+05', '1.23e-05')
-    """
-    if not isfinite(value):
-        return "-"
-    if value and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2e}"
-    return f"{value:#.4g}".rstrip(".")
-
-
 def spread(value: float, low: float, high: float, *, sign: bool = False) -> str:
     """A number with its interval, to the digits the interval allows.
 
@@ -130,16 +117,6 @@ def listed(names: Sequence[str]) -> str:
     """
     names = list(names)
     return " and ".join(names) if len(names) < 3 else ", ".join(names[:-1]) + " and " + names[-1]
-
-
-def counted(count: int, what: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> counted(1, "image"), counted(1200, "image")
-        ('1 image', '1,200 images')
-    """
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def one_line(text: str) -> str:

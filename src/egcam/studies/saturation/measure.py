@@ -14,6 +14,7 @@ from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task, chunks
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.capture import Probe, Reshape, Seen, as_reshape
+from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import find_layer, resolve
@@ -37,7 +38,7 @@ def saturation(
     grid: Grid = "even",
     seed: int = 0,
     black: Black = None,
-    classes: Sequence[str] | None = None,
+    classes: Classes | None = None,
     reshape: str | Reshape | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from egcam.errors import InputError
 from egcam.metrics.baselines import Baseline, replacement
-from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive
+from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive, explained_target
 from egcam.metrics.perturb import group_sums
 from egcam.metrics.scoring import Scorer, forward_only
 from egcam.models.targets import Score, Target
@@ -97,7 +97,7 @@ def top_patches(
         model: the classifier.
         images: (N, C, H, W).
         heatmaps: (N, H, W) maps or an explanation.
-        target: the labels; None is the prediction.
+        target: the labels; None is the explanation's own, and the prediction for maps alone.
         grid: patches in a row and in a column.
         count: how many patches are shown.
         background: what the rest becomes, see `egcam.metrics.baselines`.
@@ -115,7 +115,7 @@ def top_patches(
     maps, _ = as_maps(heatmaps, images)
     cells = hottest_cells(maps, grid, count)
     with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, score, batch_size)
+        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
         behind = replacement(background, images).expand_as(images)
         where = cells_of(images.shape[-2], images.shape[-1], grid).to(cells.device)
         chosen = (where[None, None] == cells[:, :, None, None]).any(1)

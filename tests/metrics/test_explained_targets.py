@@ -1,0 +1,102 @@
+"""An explanation knows its classes: a metric that is told no target scores those, not the predictions."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import egcam
+from egcam import metrics
+from egcam.errors import TargetError
+from egcam.studies.saturation.patches import top_patches
+from metrics.test_invariances import OPTIONS, explain
+
+OF_MAPS = [
+    name for name, one in metrics.names().items() if one.needs == ("model", "heatmaps") and name != "sufficiency"
+]
+OF_BOTH = [
+    name
+    for name, one in metrics.names().items()
+    if "heatmaps" in one.function.__annotations__ and "explainer" in one.needs
+]
+
+
+def explained(scene, target):
+    return egcam.explain(scene.model, scene.images, "grad-cam", target, layer="4", signed=True)
+
+
+def other_classes(scene) -> torch.Tensor:
+    """For each image a class that is not the predicted one."""
+    with torch.no_grad():
+        return (scene.model(scene.images).argmax(1) + torch.tensor([1, 2, 3])) % 4
+
+
+def score(name, scene, explanation, **target):
+    one = metrics.metric(name)
+    if name in OF_BOTH:
+        return one.function(scene.model, scene.images, explain, heatmaps=explanation, **target)
+    return one.function(scene.model, scene.images, explanation, **OPTIONS.get(name, {}), **target)
+
+
+@pytest.mark.parametrize("name", [*OF_MAPS, *OF_BOTH])
+def test_the_explained_classes_are_scored(name, scene, tmp_path):
+    explanation = explained(scene, other_classes(scene))
+    expected = score(name, scene, explanation.heatmaps, target=explanation.targets)
+    torch.testing.assert_close(score(name, scene, explanation), expected, rtol=0, atol=0)
+    loaded = egcam.Explanation.load(explanation.save(tmp_path))
+    torch.testing.assert_close(score(name, scene, loaded), expected, rtol=0, atol=0)
+
+
+def test_the_score_is_that_of_the_explained_class(scene):
+    explanation = explained(scene, other_classes(scene))
+    with torch.no_grad():
+        chances = scene.model(scene.images).softmax(1).gather(1, other_classes(scene)[:, None])[:, 0]
+    curve = metrics.deletion_curve(scene.model, scene.images, explanation)
+    torch.testing.assert_close(curve.scores[:, 0], chances)
+    inserted, deleted = metrics.insertion_deletion_curves(scene.model, scene.images, explanation)
+    torch.testing.assert_close(inserted.scores[:, -1], chances)
+    torch.testing.assert_close(deleted.scores[:, 0], chances)
+    torch.testing.assert_close(top_patches(scene.model, scene.images, explanation, grid=2).full, chances)
+
+
+@pytest.mark.parametrize("name", [*OF_MAPS, *OF_BOTH])
+def test_a_target_that_is_given_counts(name, scene):
+    explanation = explained(scene, other_classes(scene))
+    expected = score(name, scene, explanation.heatmaps, target=scene.target)
+    torch.testing.assert_close(score(name, scene, explanation, target=scene.target), expected, rtol=0, atol=0)
+
+
+def test_maps_alone_are_scored_for_the_prediction(scene):
+    explanation = explained(scene, other_classes(scene))
+    with torch.no_grad():
+        predicted = scene.model(scene.images).argmax(1)
+    found = metrics.deletion(scene.model, scene.images, explanation.heatmaps)
+    assert torch.equal(found, metrics.deletion(scene.model, scene.images, explanation.heatmaps, predicted))
+
+
+@pytest.mark.parametrize("name", [*OF_MAPS, *OF_BOTH])
+def test_a_callable_target_has_to_be_given_again(name, scene):
+    def third(output):
+        return output[:, 2]
+
+    explanation = explained(scene, third)
+    with pytest.raises(TargetError, match=r"explained a callable target.*pass target="):
+        score(name, scene, explanation)
+    if name in OF_MAPS:
+        assert score(name, scene, explanation, target=third).isfinite().all()
+
+
+def test_what_needs_no_target_takes_explanations_of_callables(scene):
+    explanation = explained(scene, lambda output: output[:, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = metrics.sufficiency(scene.model, scene.images, explanation)
+        assert torch.equal(found, metrics.sufficiency(scene.model, scene.images, explanation.heatmaps))
+        metrics.sparseness(explanation)
+    drops = metrics.patch_drops(scene.model, scene.images, 2)
+    assert torch.equal(
+        metrics.infidelity(scene.model, scene.images, explanation, drops=drops),
+        metrics.infidelity(scene.model, scene.images, explanation.heatmaps, 2),
+    )
