@@ -50,7 +50,9 @@ def _ablated(output: Any, channel: int) -> Any:
     return output
 
 
-def checked(model: nn.Module, layer: str, target: Any = 1, count: int = 2, side: int = 12, **how: Any) -> egcam.Explanation:
+def checked(
+    model: nn.Module, layer: str, target: Any = 1, count: int = 2, side: int = 12, **how: Any
+) -> egcam.Explanation:
     """The explanation, once it equals brute force and has left everything as it was."""
     images = pictures(count, side=side, dtype=torch.float64)
     score = target if callable(target) else lambda output: output[:, target]
@@ -209,7 +211,6 @@ class _Pyramid(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         return OrderedDict(fine=self.fine(images), coarse=self.coarse(images))
-
 
 
 @pytest.mark.parametrize("kind", [_Uncopyable, _IsOfAKind])

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 from egcam.models.capture import Probe
 from egcam.models.guard import add_hook
 from egcam.models.layers import LayerPoint, tensor_in
+from egcam.models.nested import mapped_tensors, tensors_in
 from egcam.models.shadow import replace_modules
-
 
 _UNKNOWN = object()
 """Stands for an output that cannot be repeated, so that the module has to run."""
@@ -43,7 +42,7 @@ class _Memory:
 
         Always fresh memory, for the network may write into what a module returned.
         """
-        return _mapped(value, self._rows)
+        return mapped_tensors(value, self._rows)
 
     def _rows(self, tensor: Tensor) -> Tensor:
         if tensor.ndim == 0 or len(tensor) != self.remembered:
@@ -180,16 +179,16 @@ class Replay:
         """
         twice = self.activations[image, None].expand(2, *self.activations.shape[1:])
         try:
-            again = list(_tensors(self._tail(twice, image)))
+            again = list(tensors_in(self._tail(twice, image)))
         except Exception:
             return False
         if not again or not self._memory.passed_layer:
             return False
-        truth = list(_tensors(self.output))
+        truth = list(tensors_in(self.output))
         if all(tensor.ndim > 0 and len(tensor) == len(self._images) for tensor in truth):
             truth = [tensor[image, None].expand(2, *tensor.shape[1:]) for tensor in truth]
         else:
-            truth = list(_tensors(self._whole(twice, image)))
+            truth = list(tensors_in(self._whole(twice, image)))
         return len(again) == len(truth) and all(map(_alike, again, truth))
 
     def _tail(self, activations: Tensor, image: int) -> Any:
@@ -285,7 +284,7 @@ class _Record:
 
 def _kept(value: Any) -> Any:
     """A copy of an output, for later modules may write into it; unknown where tensors may be hidden in it."""
-    return _mapped(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
+    return mapped_tensors(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
 
 
 def _is_plain(value: Any) -> bool:
@@ -297,37 +296,10 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, Tensor | bool | int | float | str)
 
 
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The value with `function` of each tensor in it."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return type(value)({key: _mapped(item, function) for key, item in value.items()})
-    if isinstance(value, tuple | list):
-        items = [_mapped(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
 def _with_first_tensor(output: Any, new: Tensor) -> Any:
     """A layer's output with `new` in place of the tensor that `tensor_in` finds in it."""
     old = tensor_in(output)
-    return _mapped(output, lambda tensor: new if tensor is old else tensor)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in an output, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-    elif is_dataclass(value):
-        for entry in fields(value):
-            yield from _tensors(getattr(value, entry.name))
+    return mapped_tensors(output, lambda tensor: new if tensor is old else tensor)
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
