@@ -33,6 +33,7 @@ from egcam.explainers.perturbation import AblationCAM, ScoreCAM
 from egcam.explainers.saliency import ExpectedGradients, InputGradient, IntegratedGradients, SmoothGrad
 from egcam.explainers.weightings import Weighting
 from egcam.explanation import Explanation
+from egcam.models.inputs import shared
 from egcam.models.layers import find_layer
 from egcam.registry import explain, methods, register
 
@@ -89,6 +90,7 @@ __all__ = [
     "references",
     "register",
     "saturation",
+    "shared",
     "studies",
     "zoo",
 ]

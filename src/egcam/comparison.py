@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from egcam.errors import EgcamError, InputError, TargetError
-from egcam.models.targets import class_index, class_scores
+from egcam.errors import EgcamError, InputError
+from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
 from egcam.models.zoo import Classifier
 from egcam.plots import Tile, bars, grid, overlay_image
 from egcam.references import black
@@ -99,8 +99,9 @@ class Comparison:
 def predict(classifier: Classifier, images: Tensor, multilabel: bool = False) -> list[Prediction]:
     """All classes of one image, (1, C, H, W), the most probable first; sigmoids for a multi-label network."""
     with torch.inference_mode():
-        logits = class_scores(classifier.model(images.clone()), 1)[0].float()
-    chances = logits.sigmoid() if multilabel or len(logits) == 1 else logits.softmax(0)
+        outputs = class_scores(classifier.model(images.clone()), 1).float()
+    names = classifier.classes
+    chances = (by_class(outputs, names).sigmoid() if multilabel else probabilities(outputs, names))[0]
     order = chances.argsort(descending=True, stable=True)
     return [
         Prediction(index, classifier.class_name(index), chance)
@@ -115,7 +116,7 @@ def chosen(predictions: Sequence[Prediction], target: int | str | None, classes:
     count = len(predictions)
     index = class_index(target, classes, count) if isinstance(target, str) else target
     if not 0 <= index < count:
-        raise TargetError(f"target {index} is out of range: the model has {count} classes, 0 to {count - 1}")
+        raise out_of_range(index, count)
     return next(prediction for prediction in predictions if prediction.index == index)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from egcam.errors import LayerError
 from egcam.models.layers import Call, Trace, dry_run, last_spatial_layer
+from egcam.models.targets import class_count
 from egcam.models.zoo import Classifier
 
 
@@ -70,7 +71,8 @@ def share(classifier: Classifier, layer: str | None = None) -> SharedModel:
     trace = dry_run(classifier.model, torch.zeros(1, channels, height, width, device=classifier.device))
     wanted = layer or classifier.layer or last_spatial_layer(trace)
     found = _layer_choices(trace, wanted)
-    names = tuple(_class_label(classifier, index) for index in range(trace.classes or 0))
+    count = 0 if trace.classes is None else class_count(trace.classes, classifier.classes)
+    names = tuple(_class_label(classifier, index) for index in range(count))
     return SharedModel(replace(classifier, layer=wanted), found, names)
 
 

@@ -38,7 +38,7 @@ from egcam.explainers.weightings import (
     as_weighting,
 )
 from egcam.models.layers import Layer
-from egcam.models.targets import class_scores
+from egcam.models.targets import by_class, class_scores
 from egcam.references import ReferenceLike, as_reference
 
 
@@ -348,9 +348,16 @@ class IntegratedGradCAM(Explainer):
 
 
 class CAM(Explainer):
-    """CAM (Zhou et al., 2016): w_k = the target class's weight of channel k in the last linear layer.
+    """CAM (Zhou et al., 2016): map = relu( sum_k w_k A^k ), w the target class's weights in the last linear layer.
 
-    For networks that end in global average pooling and one linear layer (or 1x1 convolution).
+    For networks that end in global average pooling and one linear layer (or 1x1 convolution). That they do is seen by
+    their numbers: the weights W and biases b are those for which logits = W mean_ij(A) + b. Where no linear layer
+    gives the logits in this way, the network is refused.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+        >>> CAM(net, signed=True)(torch.rand(1, 1, 8, 8), target=0).maps.shape
+        torch.Size([1, 6, 6])
     """
 
     name = "cam"
@@ -359,29 +366,56 @@ class CAM(Explainer):
         seen = task.look()
         if task.indices is None:
             raise TargetError("CAM takes its weights from a class; a callable target has none. Use 'grad-cam'")
+        outputs = class_scores(seen.output, len(task.images))
         maps = []
-        for layer in task.activations:
-            weight = self._class_weights(layer.shape[1], class_scores(seen.output, len(task.images)).shape[1])
-            rows = wide_enough(weight[task.indices.to(weight.device)]).to(layer.device)
+        for point, layer in zip(task.probe.points, task.activations, strict=True):
+            weights = by_class(self._weights(point.name, layer, outputs).T, self.classes).T
+            rows = weights[task.indices.to(weights.device)].to(layer.device)
             maps.append((rows[:, :, None, None] * wide_enough(layer)).sum(1))
         return Maps(maps)
 
-    def _class_weights(self, channels: int, classes: int) -> Tensor:
-        """(classes, K) of the last linear layer, which must take exactly the layer's channels."""
-        linear = [module for module in self.model.modules() if _is_linear(module)]
-        weights = [module.weight.detach().flatten(1) for module in linear if module.weight.shape[0] == classes]
-        if not weights:
+    def _weights(self, name: str, layer: Tensor, outputs: Tensor) -> Tensor:
+        """(outputs, K) of the linear layer that makes the outputs from the layer's averaged activations."""
+        count, channels = outputs.shape[1], layer.shape[1]
+        linear = [module for module in self.model.modules() if _is_linear(module) and len(module.weight) == count]
+        if not linear:
             raise ModelError(
-                f"CAM needs a network that ends in a linear layer with one output for each of the {classes} classes, "
+                f"CAM needs a network that ends in a linear layer with one output for each of the {count} classes, "
                 "and this one has none; use 'grad-cam'"
             )
-        if weights[-1].shape[1] != channels:
+        fitting = [module for module in linear if module.weight[0].numel() == channels]
+        if not fitting:
             raise ModelError(
                 "CAM needs a network that ends in global average pooling and one linear layer: the last linear layer "
-                f"takes {weights[-1].shape[1]} features, the explained layer has {channels} channels; use 'grad-cam'"
+                f"takes {linear[-1].weight[0].numel()} features, the explained layer has {channels} channels; "
+                "use 'grad-cam'"
             )
-        return weights[-1]
+        for module in reversed(fitting):
+            if _makes(module, layer, outputs):
+                return wide_enough(module.weight.detach().flatten(1))
+        raise ModelError(
+            "CAM needs a network that ends in global average pooling and one linear layer, whose output is the logits: "
+            f"averaging the activations of {name!r} and applying a linear layer of this network does not give its "
+            "logits, so something else lies between (another pooling, block, layer or activation); choose the layer "
+            "right before the pooling, or use 'grad-cam'"
+        )
 
 
 def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    return isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1))
+    if isinstance(module, nn.Conv2d):
+        return module.kernel_size == (1, 1) and module.groups == 1
+    return isinstance(module, nn.Linear)
+
+
+def _makes(module: nn.Linear | nn.Conv2d, layer: Tensor, outputs: Tensor) -> bool:
+    """Whether `outputs` (N, C) are W mean_ij(A) + b of the linear layer, as far as rounding lets one tell."""
+    weight, pooled = wide_enough(module.weight.detach().flatten(1)), wide_enough(layer).mean((2, 3))
+    bias = weight.new_zeros(len(weight)) if module.bias is None else wide_enough(module.bias.detach())
+    pooled, found = pooled.to(weight), wide_enough(outputs.detach()).to(weight)
+    rounding = max(_ROUNDING.get(tensor.dtype, 1e-4) for tensor in (module.weight, layer, outputs))
+    # Rounding grows with what is added up, not with the sum: terms may cancel.
+    size = pooled.abs() @ weight.abs().T + bias.abs()
+    return bool(((pooled @ weight.T + bias - found).abs() <= rounding * size).all())
+
+
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

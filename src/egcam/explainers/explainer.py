@@ -22,6 +22,7 @@ from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import INPUT, Layer, LayerPoint, Trace, dry_run, last_spatial_layer, resolve
 from egcam.models.layout import Layout
+from egcam.models.rows import check_rows
 from egcam.models.targets import Score, Target, Targets, known_classes
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
@@ -48,9 +49,11 @@ class Explainer(ABC):
         model: the classifier. Compiled and DataParallel wrappers are seen through.
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
             a list of those (each map upsampled to the finest, divided by its maximum, averaged), or None: found.
-        score: what number of the target class is explained: "logit", "probability" or "sigmoid".
+        score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
+            or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
-            that carry names, and ImageNet networks, need none.
+            that carry names, and ImageNet networks, need none. One for each output; for a single output z also two,
+            [negative, positive], of logits -z and z.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
@@ -124,7 +127,8 @@ class Explainer(ABC):
             target: None (each image's predicted class), a class index or name, one of those for each image, or a
                 callable from the model's output to one number per row; it also sees sampled batches of other sizes,
                 so it must treat every row alike.
-            inputs: further positional inputs of the model. Tensors with N rows go with the images row by row.
+            inputs: further positional inputs of the model. Tensors with N rows go with the images row by row; what all
+                images have in common, such as text prompts, is passed as `egcam.shared(…)`.
             keywords: further keyword inputs of the model, treated alike.
             progress: called with (passes done, passes expected) as the work goes on.
         """
@@ -138,6 +142,7 @@ class Explainer(ABC):
         tasks: list[Task] = []
         found: list[Maps] = []
         with untouched(self.model, images.device):
+            check_rows(self.model, images, extra)
             points = self._layer_points(images, extra)
             probe = Probe(self.model, points, extra, self._reshape, self._layout)
             size = self._images_at_once(images, points, extra)

@@ -95,7 +95,8 @@ class AblationCAM(Explainer):
     """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / y, y_k the score with channel k set to zero.
 
     Only what comes after the layer is run for each channel (see `egcam.models.replay`), and channels that are zero
-    anyway are not run at all. A score of exactly 0 has no relative drop: then w_k = y - y_k.
+    anyway are not run at all. Where that part cannot be run by itself, the whole network is, and these passes are
+    counted. A score of exactly 0 has no relative drop: then w_k = y - y_k.
     """
 
     name = "ablation-cam"
@@ -112,8 +113,7 @@ class AblationCAM(Explainer):
         return Maps([self._layer_maps(task, point) for point in task.probe.points])
 
     def _layer_maps(self, task: Task, point: LayerPoint) -> Tensor:
-        replay = Replay(Probe(task.probe.model, [point], task.probe.extra), task.images, task.rows)
-        task.meter.add(len(task.images))
+        replay = Replay(Probe(task.probe.model, [point], task.probe.extra), task.images, task.rows, task.meter.add)
         return torch.stack([self._map(task, replay, image) for image in range(len(task.images))])
 
     def _map(self, task: Task, replay: Replay, image: int) -> Tensor:

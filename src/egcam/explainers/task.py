@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from egcam.models.capture import Probe, Seen
-from egcam.models.targets import Targets, predictions
+from egcam.models.targets import Targets
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
@@ -87,7 +87,7 @@ class Task:
         def score(output: Any) -> Tensor:
             with torch.no_grad():
                 self.indices = self.targets.indices(output)
-                self.predictions = predictions(output, count)
+                self.predictions = self.targets.predictions(output, count)
             return self.targets.scores(output, self.indices, count)
 
         if with_gradient:

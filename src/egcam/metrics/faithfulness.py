@@ -36,7 +36,7 @@ from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.segments import as_segments, superpixels
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
-from egcam.models.targets import Score, Target
+from egcam.models.targets import Score, Target, by_class, known_classes
 
 InfidelityScale = Literal["best", "unit-sum", "raw"]
 
@@ -535,7 +535,8 @@ def sufficiency(
     with forward_only(model, images.device):
         logits = Scorer(model, images, None, "logit", batch_size).logits
     assert logits is not None
-    return _sufficiency(maps, causes, logits.argmax(1), threshold)
+    predicted = by_class(logits, known_classes(model, None)).argmax(1)
+    return _sufficiency(maps, causes, predicted, threshold)
 
 
 def sufficiency_of(heatmaps: Maps, predictions: Tensor, threshold: float = 0.6) -> Tensor:

@@ -9,6 +9,7 @@ tail, and whatever little a forward method does outside modules. The copy shares
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -19,127 +20,181 @@ from torch import Tensor, nn
 from egcam.models.capture import Probe
 from egcam.models.guard import add_hook
 from egcam.models.layers import LayerPoint, tensor_in
+from egcam.models.nested import mapped_tensors, tensors_in
 from egcam.models.shadow import replace_modules
+
+_UNKNOWN = object()
+"""Stands for an output that cannot be repeated, so that the module has to run."""
 
 
 class _Memory:
     """What modules returned before the layer ran; shared by all stand-ins of one replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: int) -> None:
+        self.remembered = images
         self.passed_layer = False
-        self.images = 1
+        self.copies = 1
         self.image = 0
         self.materialise = False
 
+    def repeated(self, value: Any) -> Any:
+        """A remembered output for `copies` rows of the image that is replayed.
 
-class _FromMemory(nn.Module):
+        Always fresh memory, for the network may write into what a module returned.
+        """
+        return mapped_tensors(value, self._rows)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or len(tensor) != self.remembered:
+            return tensor.clone()
+        one = tensor[self.image, None].clone()
+        many = one.expand(self.copies, *one.shape[1:])
+        return many.clone() if self.materialise else many
+
+
+class _StandIn(nn.Module):
+    """Takes a module's place in the copy; what is read from it, such as `out_channels`, is read from the module.
+
+    Its own attributes begin with `replay_`, so that they hide none of the module's.
+    """
+
+    def __init__(self, original: nn.Module, memory: _Memory) -> None:
+        super().__init__()
+        self.replay_original = (original,)  # in a tuple, so that the user's module is not registered as a child
+        self.replay_memory = memory
+        self.replay_calls = 0
+        # .eval() would reach no user module, for the original is not registered.
+        self.training = False
+
+    def __getattr__(self, name: str) -> Any:
+        if "replay_original" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.replay_original[0], name)
+
+
+class _FromMemory(_StandIn):
     """Stands in for a module that ran before the layer: returns what that returned, call by call."""
 
     def __init__(self, original: nn.Module, memory: _Memory, outputs: list[Any]) -> None:
-        super().__init__()
-        self._original = (original,)  # in a tuple, so that the user's module is not registered as a child
-        self.memory = memory
-        self.outputs = outputs
-        self.calls = 0
+        super().__init__(original, memory)
+        self.replay_outputs = outputs
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The remembered output of this call, or the module itself once the layer has run."""
-        if self.memory.passed_layer or self.calls >= len(self.outputs):
-            return self._original[0](*args, **kwargs)
-        self.calls += 1
-        return self._repeated(self.outputs[self.calls - 1])
-
-    def _repeated(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            one = value[self.memory.image, None]
-            many = one.expand(self.memory.images, *one.shape[1:])
-            return many.clone() if self.memory.materialise else many
-        if isinstance(value, dict):
-            return {key: self._repeated(item) for key, item in value.items()}
-        if isinstance(value, tuple | list):
-            return type(value)(self._repeated(item) for item in value)
-        return value
+        self.replay_calls += 1
+        known = not self.replay_memory.passed_layer and self.replay_calls <= len(self.replay_outputs)
+        output = self.replay_outputs[self.replay_calls - 1] if known else _UNKNOWN
+        if output is _UNKNOWN:
+            return self.replay_original[0](*args, **kwargs)
+        return self.replay_memory.repeated(output)
 
 
-class _Injected(nn.Module):
-    """Stands in for the layer: returns the activations to try."""
+class _Injected(_StandIn):
+    """Stands in for the layer: returns the activations to try, in the form the layer puts them out."""
 
-    def __init__(self, original: nn.Module, memory: _Memory, call: int) -> None:
-        super().__init__()
-        self._original = (original,)
-        self.memory = memory
-        self.call = call
-        self.calls = 0
-        self.activations: Tensor | None = None
+    def __init__(self, original: nn.Module, memory: _Memory, call: int, output: Any) -> None:
+        super().__init__(original, memory)
+        self.replay_call = call
+        self.replay_output = output
+        self.replay_activations: Tensor | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The activations at the explained call, the module itself at others."""
-        self.calls += 1
-        if self.calls != self.call:
-            return self._original[0](*args, **kwargs)
-        self.memory.passed_layer = True
-        assert self.activations is not None
-        return self.activations
+        self.replay_calls += 1
+        if self.replay_calls != self.replay_call:
+            return self.replay_original[0](*args, **kwargs)
+        self.replay_memory.passed_layer = True
+        if self.replay_output is _UNKNOWN:
+            raise TypeError("the layer's output cannot be repeated")
+        assert self.replay_activations is not None
+        return _with_first_tensor(self.replay_memory.repeated(self.replay_output), self.replay_activations)
 
 
 class Replay:
     """The tail of a network after one layer, for the images of one forward pass.
 
+    Whether the tail can be run by itself is tried out for each image: it must give the output that the whole network
+    gave. Where it does not, or fails, the whole network is run instead.
+
     Args:
-        probe: the model at a single layer whose output is a plain (N, K, h, w) tensor.
+        probe: the model at a single layer whose tensor is (N, K, h, w).
         images: (n, C, H, W) the images of this replay.
         rows: (n,) their numbers in the call.
+        count: told the number of single-image passes through the whole network, as they are made.
 
     Attributes:
         output: what the model returned for the images.
         activations: (n, K, h, w) at the layer.
     """
 
-    def __init__(self, probe: Probe, images: Tensor, rows: Tensor) -> None:
+    def __init__(self, probe: Probe, images: Tensor, rows: Tensor, count: Callable[[int], None]) -> None:
         (self._point,) = probe.points
         assert self._point.module is not None
         self._probe = probe
         self._images = images
         self._rows = rows
+        self._count = count
         record = _Record(probe.model, self._point)
         with torch.no_grad(), record:
             seen = probe.forward(images, rows)
+        count(len(images))
         self.output = seen.output
         self.activations = seen.activations[0]
-        self._memory = _Memory()
-        self._injected = _Injected(self._point.module, self._memory, record.call)
+        self._memory = _Memory(len(images))
+        self._injected = _Injected(self._point.module, self._memory, record.call, record.layer_output)
         self._stand_ins = {
             id(module): _FromMemory(module, self._memory, outputs) for module, outputs in record.returned()
         }
-        # .eval() would reach no user module, for the originals are not registered; copies keep the mode they are in.
-        for stand_in in (self._injected, *self._stand_ins.values()):
-            stand_in.training = False
         replaced: dict[int, nn.Module] = {**self._stand_ins, id(self._point.module): self._injected}
-        self._shadow = replace_modules(probe.model, replaced)
-        self._works: bool | None = None
+        self._shadow: nn.Module | None = None
+        try:
+            self._shadow = replace_modules(probe.model, replaced)
+        except Exception:  # a module that cannot be copied without its constructor, as sharded ones
+            self._forget()
+        self._proven: set[int] = set()
 
     def run(self, activations: Tensor, image: int) -> Any:
         """The model's output when the layer puts out `activations` (B, K, h, w) for image number `image`."""
-        if self._works is None:
-            self._works = self._check()
-        return self._tail(activations, image) if self._works else self._whole(activations, image)
+        if self._shadow is not None and image not in self._proven:
+            if self._is_true(image):
+                self._proven.add(image)
+            else:
+                self._forget()
+        if self._shadow is not None:
+            try:
+                return self._tail(activations, image)
+            except Exception:  # whatever is wrong with the network itself shows in the whole pass
+                self._forget()
+        return self._whole(activations, image)
 
-    def _check(self) -> bool:
-        """Whether replaying the true activations gives the true output; networks with side doors do not."""
+    def _forget(self) -> None:
+        """Give up on the tail, and let go of what was remembered for it."""
+        self._shadow = None
+        self._stand_ins.clear()
+
+    def _is_true(self, image: int) -> bool:
+        """Whether replaying the true activations gives the true output; networks with side doors do not.
+
+        Two rows are replayed, for some things go wrong only with several.
+        """
+        twice = self.activations[image, None].expand(2, *self.activations.shape[1:])
         try:
-            again = tensor_in(self._tail(self.activations[:1], 0))
-        except RuntimeError:
+            again = list(tensors_in(self._tail(twice, image)))
+        except Exception:
             return False
-        truth = tensor_in(self.output)
-        if again is None or truth is None or not self._memory.passed_layer:
+        if not again or not self._memory.passed_layer:
             return False
-        tolerance = 1e-2 if truth.dtype in (torch.float16, torch.bfloat16) else 1e-4
-        return torch.allclose(again[:1], truth[:1], rtol=tolerance, atol=tolerance * float(truth.abs().max()) + 1e-12)
+        truth = list(tensors_in(self.output))
+        if all(tensor.ndim > 0 and len(tensor) == len(self._images) for tensor in truth):
+            truth = [tensor[image, None].expand(2, *tensor.shape[1:]) for tensor in truth]
+        else:
+            truth = list(tensors_in(self._whole(twice, image)))
+        return len(again) == len(truth) and all(map(_alike, again, truth))
 
     def _tail(self, activations: Tensor, image: int) -> Any:
         try:
             return self._replay(activations, image)
-        except RuntimeError:
+        except Exception:
             if self._memory.materialise:
                 raise
             # Something writes in place into a remembered tensor, which as a mere repetition cannot be written to.
@@ -147,17 +202,18 @@ class Replay:
             return self._replay(activations, image)
 
     def _replay(self, activations: Tensor, image: int) -> Any:
+        assert self._shadow is not None
         self._memory.passed_layer = False
-        self._memory.images = len(activations)
+        self._memory.copies = len(activations)
         self._memory.image = image
-        self._injected.calls = 0
-        self._injected.activations = activations.clone()
+        self._injected.replay_calls = 0
+        self._injected.replay_activations = activations.clone()
         for stand_in in self._stand_ins.values():
-            stand_in.calls = 0
+            stand_in.replay_calls = 0
         images, rows = self._inputs(image, len(activations))
         args, kwargs = self._probe.extra.rows(rows)
-        # A repetition cannot be written to, but a single row is the user's own memory.
-        images = images.clone() if len(images) == 1 or self._memory.materialise else images
+        # A repetition cannot be written to as a whole, but each of its rows can.
+        images = images.clone() if self._memory.materialise else images[:1].clone().expand_as(images)
         with torch.no_grad():
             return self._shadow(images, *args, **kwargs)
 
@@ -172,9 +228,10 @@ class Replay:
             if threading.get_ident() != thread:
                 return None
             calls += 1
-            return activations.clone() if calls == self._injected.call else None
+            return _with_first_tensor(output, activations.clone()) if calls == self._injected.replay_call else None
 
         assert self._point.module is not None
+        self._count(len(activations))
         handle = add_hook(self._point.module, put)
         try:
             with torch.no_grad():
@@ -197,6 +254,7 @@ class _Record:
         self._beside = _modules_beside(model, point)
         self._returned: dict[int, tuple[nn.Module, list[Any]]] = {}
         self._layer_calls = 0
+        self.layer_output: Any = None
         self._stack = ExitStack()
 
     def __enter__(self) -> _Record:
@@ -220,21 +278,41 @@ class _Record:
     def _note_layer(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if threading.get_ident() == self._thread:
             self._layer_calls += 1
+            if self._layer_calls == self.call:
+                self.layer_output = _kept(output)
 
 
 def _kept(value: Any) -> Any:
-    """A copy of an output: later modules may write into the original in place."""
-    return _mapped(value, lambda tensor: tensor.detach().clone())
+    """A copy of an output, for later modules may write into it; unknown where tensors may be hidden in it."""
+    return mapped_tensors(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
 
 
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _mapped(item, function) for key, item in value.items()}
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(_mapped(item, function) for item in value)
-    return value
+def _is_plain(value: Any) -> bool:
+    """Whether it is made of tensors, numbers, texts and Python's own containers."""
+    if type(value) in (dict, OrderedDict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, Tensor | bool | int | float | str)
+
+
+def _with_first_tensor(output: Any, new: Tensor) -> Any:
+    """A layer's output with `new` in place of the tensor that `tensor_in` finds in it."""
+    old = tensor_in(output)
+    return mapped_tensors(output, lambda tensor: new if tensor is old else tensor)
+
+
+def _alike(first: Tensor, second: Tensor) -> bool:
+    """Equal but for rounding. What is not finite proves nothing."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    if not bool(first.isfinite().all()) or not bool(second.isfinite().all()):
+        return False
+    tolerance = 1e-2 if first.dtype in (torch.float16, torch.bfloat16) else 1e-4
+    largest = float(second.abs().max()) if second.numel() else 0.0
+    return torch.allclose(first, second, rtol=tolerance, atol=tolerance * largest + 1e-12)
 
 
 def _modules_beside(model: nn.Module, point: LayerPoint) -> list[nn.Module]:

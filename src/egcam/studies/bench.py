@@ -19,6 +19,7 @@ from egcam.heatmaps import heatmaps
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.models.preprocessing import Preprocessing
+from egcam.models.targets import by_class, class_scores
 from egcam.studies.config import study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
@@ -188,7 +189,8 @@ class Bench:
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
         with torch.inference_mode():
-            prediction = int(network.classifier.model(images.clone()).argmax(1))
+            outputs = class_scores(network.classifier.model(images.clone()), 1)
+        prediction = int(by_class(outputs, network.classifier.classes).argmax(1))
         target = prediction
         if self.study.target == "label":
             assert picture.label is not None

@@ -18,7 +18,7 @@ from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import find_layer, resolve
-from egcam.models.targets import Target, Targets, class_scores, known_classes
+from egcam.models.targets import Target, Targets, by_class, class_scores, known_classes, probabilities
 from egcam.randomness import generator
 from egcam.studies.saturation.result import Saturation
 
@@ -193,29 +193,29 @@ class _Table:
         seen = task.look(with_gradient=True)
         assert task.indices is not None
         self.labels = task.indices
-        embedding, gradient, logits = self.read(seen)
+        self.classes = task.targets.classes
+        embedding, gradient, outputs = self.read(seen)
         self.full_embedding, self.full_gradient = embedding, gradient
         self.mean_gradient = torch.zeros_like(gradient)
         self.weights = _trapezoid_weights(alphas).to(gradient)
-        empty = logits.new_empty(len(embedding), len(alphas))
+        empty = outputs.new_empty(len(embedding), len(alphas))
         self.cosine, self.logit, self.probability, self.length = (torch.empty_like(empty) for _ in range(4))
         everyone = torch.arange(len(embedding), device="cpu")
-        self.write(everyone, torch.full_like(everyone, len(alphas) - 1), embedding, gradient, logits)
+        self.write(everyone, torch.full_like(everyone, len(alphas) - 1), embedding, gradient, outputs)
 
     @staticmethod
     def read(seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings and gradients as rows of numbers, and the logits, of one pass."""
+        """Embeddings and gradients as rows of numbers, and the model's outputs, of one pass."""
         assert seen.gradients is not None
         embedding, gradient = _precise(seen.activations[0]).flatten(1), _precise(seen.gradients[0]).flatten(1)
         return embedding, gradient, _precise(class_scores(seen.output, len(embedding)))
 
-    def write(self, own: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, logits: Tensor) -> None:
+    def write(self, own: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, outputs: Tensor) -> None:
         """Put down what a pass showed of images `own` at steps `step`."""
-        own, step = own.to(logits.device), step.to(logits.device)
+        own, step = own.to(outputs.device), step.to(outputs.device)
         labels = self.labels[own][:, None]
-        scores = logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
-        self.logit[own, step] = logits.gather(1, labels)[:, 0]
-        self.probability[own, step] = scores.gather(1, labels)[:, 0]
+        self.logit[own, step] = by_class(outputs, self.classes).gather(1, labels)[:, 0]
+        self.probability[own, step] = probabilities(outputs, self.classes).gather(1, labels)[:, 0]
         self.cosine[own, step] = _cosine(embedding, self.full_embedding[own])
         self.length[own, step] = gradient.norm(dim=1)
         self.mean_gradient.index_add_(0, own, gradient * self.weights[step][:, None])
