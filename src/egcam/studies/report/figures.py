@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from PIL import Image
 
 from egcam.figures import style
+from egcam.metrics.ranking import Ranking
 from egcam.plots import Tile, grid
 from egcam.studies.report import drawing
 from egcam.studies.report.content import Content, Example, Part
-from egcam.studies.report.ranks import Ranking
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +105,7 @@ def rank_caption(ranks: Ranking, where: str) -> str:
     """What the rank plot shows."""
     return (
         f"Mean rank over {len(ranks.metrics)} metric{'s' * (len(ranks.metrics) != 1)} on {where}, 1 is best, with 95 % "
-        "intervals over images. Every metric counts once, running time not at all."
+        "intervals over images. Methods are ranked image by image and metric by metric; running time does not count."
     )
 
 
