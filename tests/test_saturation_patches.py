@@ -215,7 +215,7 @@ def test_the_same_study_gives_the_same_files(studies: list[ModelStudy], written:
 
 
 def test_one_image_and_one_network_can_be_drawn(tmp_path: Path) -> None:
-    study = study_model(classifier(), photographs(1), steps=2, grid="uniform", options={"samples": 2})
+    study = study_model(classifier(), photographs(1), steps=2, spacing="uniform", options={"samples": 2})
     drawn = (
         figures.curves({"small": study.measured}),
         figures.samples(study),
