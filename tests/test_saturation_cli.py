@@ -130,7 +130,6 @@ def test_a_folder_is_sampled_a_label_named_and_a_bad_file_told(place: Path) -> N
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.usefixtures("place")
 def test_the_grid_is_of_the_image_and_the_spacing_of_a() -> None:
     result = run("photos", "--steps", "3", "--grid", "5", "--spacing", "even", "--json")
     assert result.exit_code == 0
@@ -145,6 +144,7 @@ def test_the_grid_is_of_the_image_and_the_spacing_of_a() -> None:
         assert run("photos", "--steps", "3", *gone).exit_code == 2
 
 
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("arguments", "model", "message"),
     [
