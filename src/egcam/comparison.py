@@ -48,12 +48,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Result:
-    """What one method said about one photograph."""
+    """What one method said about one photograph; `sharpness` is the overlay's."""
 
     method: str
     explanation: Explanation
     overlay: Image.Image
     seconds: float
+    sharpness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def compare(
     options: Mapping[str, Any] | None = None,
     skip: bool = False,
     progress: Progress | None = None,
+    sharpness: float = 1.0,
 ) -> Comparison:
     """Explain one photograph with several methods.
 
@@ -142,6 +144,7 @@ def compare(
         skip: leave out a method that cannot be applied to this network, and say why in `skipped`; else its
             error is raised.
         progress: called with the share of the work done, from 0 to 1.
+        sharpness: an exponent of the overlays.
     """
     images = classifier.preprocess(image)[None].to(classifier.device)
     predictions = predict(classifier, images)
@@ -152,7 +155,8 @@ def compare(
     for position, method in enumerate(methods):
         report = _part(progress, sum(costs[:position]), costs[position], sum(costs))
         try:
-            results.append(explain_one(classifier, images, photograph, method, wanted.index, options, report))
+            found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
+            results.append(found)
         except InputError:
             raise
         except EgcamError as error:
@@ -179,6 +183,7 @@ def explain_one(
     target: int,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    sharpness: float = 1.0,
 ) -> Result:
     """One method on one image, (1, C, H, W), with its overlay and how long the explanation took."""
     explainer = create(method, classifier.model, **applicable(method, classifier, options or {}))
@@ -190,8 +195,8 @@ def explain_one(
     start = time.perf_counter()
     explanation = explainer(images, target=target, progress=passes)
     seconds = time.perf_counter() - start
-    overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy())
-    return Result(method, explanation, overlay, seconds)
+    overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy(), sharpness=sharpness)
+    return Result(method, explanation, overlay, seconds, sharpness)
 
 
 def applicable(method: str, classifier: Classifier, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from egcam.explainers.paths import PathLike
 from egcam.explainers.sampling import Sampling
 from egcam.explainers.task import Task, chunks
 from egcam.explainers.weightings import (
-    Against,
     Elementwise,
     GradientMean,
+    Negative,
     Normalised,
     PlusPlus,
     Positive,
@@ -50,15 +50,13 @@ class GradientCAM(Explainer):
         layer: where; see `Explainer`.
         gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
         weighting: how it weighs the channels: a `Weighting`, or a function (gradient, activations) -> weights.
-        against: how much of what speaks against the class counts in m = sum_k c_k, c_k = w_k A^k. A share from 0 to 1
-            multiplies negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": what single
-            samples say against the class counts as far as the samples agree, see `Weighting.map`; for a single
-            gradient, and wherever the gradient is the same at all points, that is the sum itself.
+        negative: the weight of negative evidence in m = sum_k c_k, c_k = w_k A^k. A number from 0 to 1 multiplies
+            negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": the samples' negative
+            contributions are weighted by how consistently the samples agree on the sign, see `Weighting.map`; for a
+            single gradient, and wherever the gradient is the same at all points, that is the sum itself. Signed maps
+            count negative evidence in full.
         by_sample: average the rectified maps of an averaged estimator's single gradients, E_s[relu(map_s)], rather than
             take the map of the average, relu(E_s[map_s]).
-        sharpness: an exponent p of the heat maps, which are scaled to [0, 1]: the order of the pixels stays, what is
-            small gets smaller. The raw maps are as they are without it. A signed map is the attribution itself:
-            everything against the class counts in full, and nothing is rectified or sharpened.
         common: the options all explainers take.
     """
 
@@ -72,15 +70,13 @@ class GradientCAM(Explainer):
         *,
         gradient: Estimator | None = None,
         weighting: WeightingLike | None = None,
-        against: Against = 1.0,
+        negative: Negative = 1.0,
         by_sample: bool = False,
-        sharpness: float = 1.0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, layer, **common)
-        self.against = _checked_against(against)
+        self.negative = _checked_negative(negative)
         self.by_sample = by_sample
-        self.sharpness = _checked_sharpness(sharpness)
         self.gradient = Vanilla() if gradient is None else gradient
         if not isinstance(self.gradient, Estimator):
             raise MethodError(
@@ -95,9 +91,9 @@ class GradientCAM(Explainer):
         return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
-        against = 1.0 if self.signed else self.against
+        negative = 1.0 if self.signed else self.negative
         # Not passed on where it is 1: a weighting of one's own may have a map without it.
-        less: dict[str, Against] = {} if against == 1.0 else {"against": against}
+        less: dict[str, Negative] = {} if negative == 1.0 else {"negative": negative}
 
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
             return [
@@ -105,7 +101,7 @@ class GradientCAM(Explainer):
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        wanted = Wanted(self.weighting.order, against == "agreed", not self.signed, self.by_sample)
+        wanted = Wanted(self.weighting.order, negative == "agreed", not self.signed, self.by_sample)
         found = self.gradient.estimate(task, wanted, map_of)
         return Maps(found.maps, found.errors, found.reference)
 
@@ -113,27 +109,44 @@ class GradientCAM(Explainer):
         return {
             "gradient": plain_settings(self.gradient),
             "weighting": type(self.weighting).__name__,
-            "against": self.against,
+            "negative": self.negative,
             "by_sample": self.by_sample,
-            "sharpness": self.sharpness,
         }
 
 
-def _checked_against(against: Against) -> Against:
-    if against == "agreed":
+def _checked_negative(negative: Negative) -> Negative:
+    if negative == "agreed":
         return "agreed"
-    if isinstance(against, bool) or not isinstance(against, int | float) or not 0.0 <= against <= 1.0:
-        raise MethodError(f"against is a share from 0 to 1 (1 counts everything in full) or 'agreed', not {against!r}")
-    return float(against)
+    if isinstance(negative, bool) or not isinstance(negative, int | float) or not 0.0 <= negative <= 1.0:
+        raise MethodError(
+            "negative is the weight of negative evidence, a number from 0 to 1 (1 counts it in full) or 'agreed', "
+            f"not {negative!r}"
+        )
+    return float(negative)
 
 
-def _checked_sharpness(sharpness: float) -> float:
-    if isinstance(sharpness, bool) or not isinstance(sharpness, int | float) or not 1.0 <= sharpness < float("inf"):
-        raise MethodError(f"sharpness is an exponent of at least 1 (1 leaves the map as it is), not {sharpness!r}")
-    return float(sharpness)
+class _NamedCAM(GradientCAM):
+    """A gradient CAM whose weighting is what its name stands for, so it takes no other."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        gradient: Estimator | None = None,
+        negative: Negative = 1.0,
+        by_sample: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        if "weighting" in common:
+            raise MethodError(
+                f"{self.name} has a weighting of its own, with another it would be another method: "
+                "that is egcam.GradientCAM(model, gradient=..., weighting=...)"
+            )
+        super().__init__(model, layer, gradient=gradient, negative=negative, by_sample=by_sample, **common)
 
 
-class GradCAM(GradientCAM):
+class GradCAM(_NamedCAM):
     """Grad-CAM (Selvaraju et al., 2017): w_k = mean_ij dy/dA^k.
 
     Example:
@@ -145,35 +158,35 @@ class GradCAM(GradientCAM):
     name = "grad-cam"
 
 
-class HiResCAM(GradientCAM):
+class HiResCAM(_NamedCAM):
     """HiRes-CAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
 
     name = "hires-cam"
     weighting = Elementwise()
 
 
-class XGradCAM(GradientCAM):
+class XGradCAM(_NamedCAM):
     """XGrad-CAM (Fu et al., 2020): w_k = sum_ij(dy/dA^k * A^k) / sum_ij A^k."""
 
     name = "xgrad-cam"
     weighting = Normalised()
 
 
-class LayerCAM(GradientCAM):
+class LayerCAM(_NamedCAM):
     """LayerCAM (Jiang et al., 2021): map = relu( sum_k relu(dy/dA^k) * A^k )."""
 
     name = "layer-cam"
     weighting = Positive()
 
 
-class GradCAMPlusPlus(GradientCAM):
+class GradCAMPlusPlus(_NamedCAM):
     """Grad-CAM++ (Chattopadhay et al., 2018): w_k = sum_ij alpha relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3)."""
 
     name = "grad-cam++"
     weighting = PlusPlus()
 
 
-class SmoothGradCAMPlusPlus(GradientCAM):
+class SmoothGradCAMPlusPlus(_NamedCAM):
     """Smooth Grad-CAM++ (Omeiza et al., 2019): Grad-CAM++ on the moments of g averaged over noisy copies of the image.
 
     The activations are those of the clean image. The noise's standard deviation is `scale` * (max - min).
@@ -195,7 +208,7 @@ class SmoothGradCAMPlusPlus(GradientCAM):
         super().__init__(model, layer, gradient=Smooth(samples, scale=scale, seed=seed), **common)
 
 
-class ExpectedGradCAM(GradientCAM):
+class ExpectedGradCAM(_NamedCAM):
     """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
 
         z_s = path(x'_s, x, a_s) + eta_s,     W_s = k d_s * dy/dA at z_s
@@ -203,14 +216,13 @@ class ExpectedGradCAM(GradientCAM):
         pooled                  c_s,k = mean_ij(W_s,k) A^k
         summed                  c_s,k = W_s,k, with a difference term: the layer attribution itself
         P_k = 1/n sum_s relu(c_s,k),     N_k = 1/n sum_s relu(-c_s,k),     r_k = |P_k - N_k| / (P_k + N_k)
-        against="agreed" (default)     map = relu( sum_k P_k - r_k N_k )
-        against=1                      map = relu( sum_k P_k - N_k ), the CAM of the averaged weights, as in the paper
+        negative="agreed" (default)    map = relu( sum_k P_k - r_k N_k )
+        negative=1                     map = relu( sum_k P_k - N_k ), the CAM of the averaged weights, as in the paper
 
-    What speaks against the class thus counts as far as the samples agree on it; at a linear head they do, and the map
-    is that of HiRes-CAM. Pooled weights are agreed on where samples and positions are: there P_k + N_k is the mean of
-    |W_s,k| over both, times |A^k|. Heat maps are sharpened: scaled to [0, 1], then to the power of `sharpness`. A
-    signed map is the average of the sums themselves. The paper's formula is `against=1, sharpness=1`. What each choice
-    does to the map's quality was measured before it became the default.
+    Negative contributions are thus weighted by how consistently the samples agree on their sign; at a linear head they
+    do, and the map is that of HiRes-CAM. With pooled weights samples and positions must agree: there P_k + N_k is the
+    mean of |W_s,k| over both, times |A^k|. A signed map is the average of the sums themselves. The paper's formula is
+    `negative=1`. What each choice does to the map's quality was measured before it became the default.
 
     Args:
         model: the classifier.
@@ -226,9 +238,8 @@ class ExpectedGradCAM(GradientCAM):
         tolerance: the relative standard error of the map at which sampling stops.
         pooled: average the weights over positions, as in Grad-CAM.
         summed: add up the weighted differences themselves; needs a difference term.
-        against: how much of what speaks against the class counts; see `GradientCAM`.
+        negative: the weight of negative evidence; see `GradientCAM`.
         by_sample: rectify each sample's map before averaging; see `GradientCAM`.
-        sharpness: the exponent p; see `GradientCAM`.
         common: the options all explainers take.
 
     Example:
@@ -256,9 +267,8 @@ class ExpectedGradCAM(GradientCAM):
         tolerance: float | None = None,
         pooled: bool = False,
         summed: bool = False,
-        against: Against = "agreed",
+        negative: Negative = "agreed",
         by_sample: bool = False,
-        sharpness: float = 2.0,
         **common: Unpack[Common],
     ) -> None:
         gradient = Expected(
@@ -271,8 +281,7 @@ class ExpectedGradCAM(GradientCAM):
             tolerance=tolerance,
             seed=seed,
         )
-        form: dict[str, Any] = {"against": against, "by_sample": by_sample, "sharpness": sharpness}
-        super().__init__(model, layer, gradient=gradient, **form, **common)
+        super().__init__(model, layer, gradient=gradient, negative=negative, by_sample=by_sample, **common)
         if pooled and summed:
             raise MethodError("pooled and summed are two different maps: choose one")
         if summed and difference == "none":

@@ -24,7 +24,7 @@ from torch.nn import functional
 from egcam.errors import MethodError
 from egcam.explainers.gradients import Moments
 
-Against: TypeAlias = float | Literal["agreed"]
+Negative: TypeAlias = float | Literal["agreed"]
 WeightingLike: TypeAlias = "Weighting | Callable[[Tensor, Tensor], Tensor]"
 
 
@@ -47,19 +47,19 @@ class Weighting(ABC):
         magnitudes = activations.abs()
         return self.weights(Moments(moments.size), magnitudes) * magnitudes
 
-    def map(self, moments: Moments, activations: Tensor, against: Against = 1.0) -> Tensor:
-        """sum_k c_k with c_k = w_k A^k, where what speaks against the class may count for less.
+    def map(self, moments: Moments, activations: Tensor, negative: Negative = 1.0) -> Tensor:
+        """sum_k c_k with c_k = w_k A^k, where negative evidence may count for less.
 
-        A share: negative c_k count that many times. "agreed": the samples' words for and against, P_k = (s_k + c_k)/2
-        and N_k = (s_k - c_k)/2 with s_k the `sizes`, are added up as P_k - r_k N_k with r_k = |c_k| / s_k: 1 where all
-        samples agree, 0 where they cancel out.
+        A number: it multiplies negative c_k. "agreed": the samples' mean positive and negative contributions,
+        P_k = (s_k + c_k)/2 and N_k = (s_k - c_k)/2 with s_k the `sizes`, are added up as P_k - r_k N_k with
+        r_k = |c_k| / s_k: 1 where all samples agree, 0 where they cancel out.
         """
         found = self.contributions(moments, activations)
-        if against == "agreed":
+        if negative == "agreed":
             sizes = torch.maximum(self.sizes(moments, activations), found.abs())
             agreement = found.abs() / torch.where(sizes == 0, torch.ones_like(sizes), sizes)
             return ((sizes + found) - agreement * (sizes - found)).sum(1) / 2
-        return (found if against == 1.0 else functional.leaky_relu(found, against)).sum(1)
+        return (found if negative == 1.0 else functional.leaky_relu(found, negative)).sum(1)
 
 
 class GradientMean(Weighting):

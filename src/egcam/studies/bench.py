@@ -15,7 +15,6 @@ from torch import Tensor
 
 from egcam import registry
 from egcam.evaluation import Drops, evaluate
-from egcam.heatmaps import heatmaps
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.models.preprocessing import Preprocessing
@@ -72,10 +71,7 @@ class Recording:
         """Explain."""
         explanation = self.explainer(images, target)
         if self.coarse is None:
-            # As sharp as it is shown: pictures and metrics of the whole set are made from what is kept.
-            maps = explanation.maps[:1].detach().float()
-            sharp = heatmaps(maps, (maps.shape[1], maps.shape[2]), explanation.sharpness) * maps.abs().max()
-            self.coarse = sharp[0].cpu().numpy()
+            self.coarse = explanation.maps[0].detach().float().cpu().numpy()
         return explanation
 
 

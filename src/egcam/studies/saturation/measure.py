@@ -22,10 +22,10 @@ from egcam.models.targets import Target, Targets, by_class, class_scores, known_
 from egcam.randomness import generator
 from egcam.studies.saturation.result import Saturation
 
-Grid: TypeAlias = Literal["even", "uniform"]
+Spacing: TypeAlias = Literal["even", "uniform"]
 Black: TypeAlias = float | Sequence[float] | Tensor | None
 
-GRIDS: tuple[Grid, ...] = ("even", "uniform")
+SPACINGS: tuple[Spacing, ...] = ("even", "uniform")
 
 
 def saturation(
@@ -35,7 +35,7 @@ def saturation(
     steps: int = 25,
     target: Target = None,
     *,
-    grid: Grid = "even",
+    spacing: Spacing = "even",
     seed: int = 0,
     black: Black = None,
     classes: Classes | None = None,
@@ -62,7 +62,7 @@ def saturation(
         layer: a module or its dotted name; None finds the last one with spatial extent.
         steps: how many values of a.
         target: the label followed, for all or each of the images; None is the prediction for the full image.
-        grid: "even", from 0 to 1 in equal steps; or "uniform", as in the paper: `steps` draws from U(0, 1), sorted,
+        spacing: "even", from 0 to 1 in equal steps; or "uniform", as in the paper: `steps` draws from U(0, 1), sorted,
             the same for all images, to which the two ends 0 and 1 are added.
         seed: of the draws.
         black: what black pixels are after preprocessing: a number, one for each channel, or an image; for pixels that
@@ -83,7 +83,7 @@ def saturation(
     targets = Targets(target, len(images), classes=known_classes(model, classes) or known_classes(network, classes))
     if targets.function is not None:
         raise TargetError("saturation follows the score of a class: pass a class index or name, not a callable")
-    alphas = scales(steps, grid, seed)
+    alphas = scales(steps, spacing, seed)
     start = _as_black(black, images)
     size = fitting_batch(batch_size, images.device)
     meter = Meter(progress)
@@ -100,11 +100,12 @@ def saturation(
             task = Task(probe, images[first:last], rows, targets.part(first, last), size, meter, {})
             parts.append(_measured(task, start, alphas))
     cosine, logit, probability, gradient, agreement, labels = (torch.cat(kind) for kind in zip(*parts, strict=True))
-    return Saturation(alphas, cosine, logit, probability, gradient, agreement, labels, points[0].name, grid, meter.done)
+    at = points[0].name
+    return Saturation(alphas, cosine, logit, probability, gradient, agreement, labels, at, spacing, meter.done)
 
 
-def scales(steps: int = 25, grid: Grid = "even", seed: int = 0) -> Tensor:
-    """(S,) the values of a, rising from 0 to 1: `steps` of them on an even grid, `steps` + 2 on a uniform one.
+def scales(steps: int = 25, spacing: Spacing = "even", seed: int = 0) -> Tensor:
+    """(S,) the values of a, rising from 0 to 1: `steps` of them evenly spaced, or `steps` + 2 uniformly drawn.
 
     Example:
         >>> scales(5)
@@ -112,11 +113,11 @@ def scales(steps: int = 25, grid: Grid = "even", seed: int = 0) -> Tensor:
         >>> len(scales(5, "uniform"))
         7
     """
-    if grid not in GRIDS:
-        raise InputError(f"unknown grid {grid!r}; {near_misses(str(grid), GRIDS)}")
+    if spacing not in SPACINGS:
+        raise InputError(f"unknown spacing {spacing!r}; {near_misses(str(spacing), SPACINGS)}")
     if not is_whole(steps) or steps < 2:
         raise InputError(f"steps must be a whole number of at least 2 (black and the image), not {steps!r}")
-    if grid == "even":
+    if spacing == "even":
         return torch.linspace(0, 1, steps, device="cpu")
     drawn = torch.rand(steps, generator=generator(seed, "saturation"), device="cpu").sort().values
     return torch.cat([torch.zeros(1, device="cpu"), drawn, torch.ones(1, device="cpu")])
