@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -77,12 +75,3 @@ def test_other_kinds_are_refused(tmp_path: Path, kind: str) -> None:
 def test_nothing_to_download_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="explain an image first"):
         downloads.maps_file(tmp_path, "png", PHOTO, DOG, (), "tiny")
-
-
-def test_old_files_go_and_new_ones_stay(tmp_path: Path) -> None:
-    old, new = (downloads.maps_file(tmp_path, "npz", PHOTO, DOG, RESULTS, "tiny") for _ in range(2))
-    for path in (old, old.parent):
-        os.utime(path, (time.time() - 7200,) * 2)
-    downloads.sweep(tmp_path, 3600)
-    assert not old.exists()
-    assert new.exists()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +15,7 @@ import numpy as np
 import pytest
 
 import egcam
+from app.process import command
 from app.tiny import CLASSES, bomb, encoded, picture, tiny_classifier
 from app.visitor import API, EXPLAIN, Visitor
 from egcam.app.limits import Limits
@@ -305,48 +303,19 @@ def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         pytest.fail("it was served all the same")
 
 
-OWN = """
-import sys
-sys.path.insert(0, {tests!r})
-from app.tiny import tiny_classifier as make
-"""
-
-
-def test_ctrl_c_ends_it_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN.format(tests=str(Path(__file__).parents[1])))
-    space = tmp_path / "space"
-    space.mkdir()
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_what_ends_a_process_ends_it_and_nothing_is_left(tmp_path: Path, ending: signal.Signals) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    environment = {**os.environ, "TMPDIR": str(space), "HOME": str(home), "OMP_NUM_THREADS": "1"}
-    environment = {name: value for name, value in environment.items() if not name.startswith(("XDG_", "MPL", "HF_"))}
-    command = [sys.executable, "-m", "egcam", "app", "--model", f"{tmp_path / 'own.py'}:make", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--no-open"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-        # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        assert process.stderr is not None
-        lines: list[str] = []
-        for line in process.stderr:
-            lines.append(line)
-            if "is at http" in line:
-                break
-        url = lines[-1].split("is at ")[1].split()[0]
-        one = Visitor(url)
+    with command(tmp_path, home) as page:
+        one = Visitor(page.url)
         one.open(encoded(picture(1)), "one.png")
         one.close()
-        assert list(space.iterdir())
-        process.send_signal(signal.SIGINT)
-        try:
-            _, rest = process.communicate(timeout=60)
-        finally:
-            process.kill()
-        assert process.returncode == 0
+        assert [file.name for file in page.space.rglob("*.png")] == ["one.png"]
+        page.process.send_signal(ending)
+        _, rest = page.process.communicate(timeout=60)
+        assert page.process.returncode == 0
+    space = page.space
     assert "Traceback" not in rest
     assert "its temporary files are gone" in rest
     # torch may leave an empty cache of its own; the page's folder is gone.

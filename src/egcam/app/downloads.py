@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -77,29 +76,6 @@ def saturation_picture(model: str, found: Saturation) -> bytes:
     buffer = BytesIO()
     _curves(model, found).savefig(buffer, format="png", dpi=_DPI)
     return buffer.getvalue()
-
-
-def sweep(folder: Path, seconds: float) -> None:
-    """Delete what has lain in the folder for longer than some seconds, and folders left empty by that.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "old.png").write_bytes(b"")
-        >>> sweep(folder, -1)
-        >>> list(folder.iterdir())
-        []
-    """
-    latest = time.time() - seconds
-    for path in sorted(folder.rglob("*"), reverse=True):
-        try:
-            if path.is_dir():
-                path.rmdir() if path.stat().st_mtime < latest else None
-            elif path.stat().st_mtime < latest:
-                path.unlink()
-        except OSError:
-            # Another request was quicker, or the folder is not empty.
-            continue
 
 
 def _checked(kind: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 
 from egcam.cli.console import note, say
@@ -31,7 +32,7 @@ def run_app(
         raise InputError(f"--max-upload is in megabytes, up to {_LARGEST_UPLOAD:g}; not {max_upload:g}")
     from egcam.app.guard import is_local
     from egcam.app.limits import Limits
-    from egcam.app.server import serve, wait
+    from egcam.app.server import ended_by_signals, serve, wait
     from egcam.models.zoo import load
     from egcam.registry import methods
 
@@ -40,9 +41,12 @@ def run_app(
         note(f"anyone who can reach {host} can use this page: there is no password, and nothing is encrypted")
     summaries = {name: method_summary(name) for name in methods()}
     limits = Limits(megabytes=max_upload)
-    with serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries) as running:
+    page = serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries)
+    with ended_by_signals(), page as running:
         say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")
         if open_page:
             webbrowser.open(running.url)
         wait()
-    say("egcam: the page is closed, and its temporary files are gone")
+    # The terminal may be gone.
+    with suppress(OSError):
+        say("egcam: the page is closed, and its temporary files are gone")
