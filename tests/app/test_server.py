@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 import egcam
 from app.process import command
@@ -111,6 +112,24 @@ def test_what_is_no_image_is_told_in_a_sentence(visitor: Visitor, content: bytes
 
 def test_a_bomb_is_refused(visitor: Visitor) -> None:
     assert "is too large" in visitor.open(bomb(), "bomb.png")[0]
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000)])
+def test_a_strip_is_explained_without_taking_the_memory_of_all(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    made: list[int] = []
+    resize = Image.Image.resize
+
+    def counted(image: Image.Image, size: tuple[int, int], *more: Any, **options: Any) -> Image.Image:
+        made.append(size[0] * size[1])
+        assert made[-1] <= 1024 * 1024
+        return resize(image, size, *more, **options)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    strip = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    assert "Expected Grad-CAM for" in visitor.open(encoded(strip), "strip.png")[0]
+    assert made
 
 
 def test_a_refused_image_leaves_the_one_before_alone(visitor: Visitor) -> None:

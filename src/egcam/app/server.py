@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from egcam.app.door import Door
 from egcam.app.folder import temporary_folder
 from egcam.app.limits import Limits
 from egcam.errors import InputError, require
@@ -43,6 +44,7 @@ def serve(
     port: int | None = None,
     limits: Limits | None = None,
     summaries: Mapping[str, str] | None = None,
+    password: str | None = None,
 ) -> Iterator[Running]:
     """Serve the page for the length of a `with` block.
 
@@ -53,11 +55,13 @@ def serve(
         port: None or 0 takes a free one.
         limits: what the page accepts.
         summaries: what each method does, in a line, by name.
+        password: without it there is no page, no file and no answer; None lets everybody in.
     """
     require("gradio", "app", "the page")
     limits = limits or Limits()
+    door = None if password is None else Door(password)
     with temporary_folder(limits.keep_seconds) as folder, _environment(folder):
-        blocks = _launch(classifier, layer, host, port, limits, summaries or {}, folder)
+        blocks = _launch(classifier, layer, host, port, limits, summaries or {}, folder, door)
         try:
             yield Running(str(blocks.local_url), folder)
         finally:
@@ -105,6 +109,7 @@ def _launch(
     limits: Limits,
     summaries: Mapping[str, str],
     folder: Path,
+    door: Door | None,
 ) -> Any:
     from starlette.middleware import Middleware
 
@@ -115,7 +120,7 @@ def _launch(
 
     chosen = _free_port(host, port)
     page = build(Actions(share(classifier, layer), limits, folder), summaries)
-    guard = Middleware(Guard, limits=limits, folder=folder, host=host)
+    guard = Middleware(Guard, limits=limits, folder=folder, host=host, door=door)
     page.blocks.launch(
         server_name=host,
         server_port=chosen,
@@ -140,6 +145,8 @@ def _launch(
         css=page.css,
         js=page.script,
     )
+    if door is not None:
+        door.is_started = True
     return page.blocks
 
 
