@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from egcam.app.choices import Choices
 from egcam.app.session import explain, look, measure, saturate
 from egcam.app.shared_model import share
 from egcam.errors import InputError
+from egcam.metrics.tables import Row
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,6 +66,14 @@ def test_scores_as_csv(tmp_path: Path) -> None:
     with downloads.scores_file(tmp_path, PHOTO, rows).open(newline="") as text:
         read = list(csv.DictReader(text))
     assert [float(line["value"]) for line in read] == [row.value for row in rows["grad-cam"]]
+
+
+@pytest.mark.parametrize("name", ["=1+1|cmd'.jpg", "+a.jpg", "-a.jpg", "@SUM(A1).jpg"])
+def test_scores_hold_no_formulas_and_numbers_stay_numbers(tmp_path: Path, name: str) -> None:
+    scored = Row(0, "=method", "-metric", -0.25, 1.5)
+    with downloads.scores_file(tmp_path, replace(PHOTO, name=name), {"=method": [scored]}).open(newline="") as text:
+        _, line = csv.reader(text)
+    assert line[:5] == [f"'{name}", "'=method", "'-metric", "-0.25", "1.5"]
 
 
 @pytest.mark.parametrize("kind", ["exe", "../png", ""])

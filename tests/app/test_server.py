@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import threading
@@ -21,6 +22,7 @@ from app.tiny import CLASSES, bomb, encoded, picture, tiny_classifier
 from app.visitor import API, EXPLAIN, Visitor
 from egcam.app.limits import Limits
 from egcam.app.server import Running, serve
+from egcam.comparison import explain_one
 from egcam.errors import InputError, MissingExtraError
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
@@ -53,6 +55,20 @@ def test_an_upload_is_explained_and_the_map_is_right(visitor: Visitor) -> None:
     assert "Expected Grad-CAM for" in shown[0]
     assert 'alt="Expected Grad-CAM for' in shown[6]
     np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(1, None))
+
+
+@pytest.mark.parametrize(("method", "passes"), [("expected-grad-cam", 33), ("integrated-grad-cam", 52)])
+def test_unless_told_otherwise_the_page_does_as_egcam_explain(visitor: Visitor, method: str, passes: int) -> None:
+    samples, reference = visitor.component("samples")["value"], visitor.component("reference")["value"]
+    visitor.open(encoded(picture(1)), "one.png", (method, None, samples, reference))
+    found = visitor.maps()
+    classifier = tiny_classifier()
+    images = classifier.preprocess(picture(1))[None]
+    # What the command does when nothing but the method is given.
+    right = explain_one(classifier, images, picture(1), method, int(classifier.model(images).argmax()), {}, None)
+    np.testing.assert_array_equal(found[f"maps/{method}"], right.explanation.maps[0].numpy())
+    facts = json.loads(str(found["facts"]))["methods"][method]
+    assert facts["passes"] == right.explanation.passes == passes
 
 
 def test_another_class_is_another_map(visitor: Visitor) -> None:

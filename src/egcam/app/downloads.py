@@ -59,7 +59,7 @@ def saturation_file(folder: Path, kind: str, photo: Photo, model: str, found: Sa
 
 
 def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Row]]) -> Path:
-    """The scores as CSV."""
+    """The scores as CSV; a text that a spreadsheet would compute gets an apostrophe before it."""
     if not rows:
         raise InputError("there is nothing to download yet: measure the methods first")
     file = _new_file(folder, f"{photo.name} metrics", "csv")
@@ -67,7 +67,8 @@ def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Row]]) -
         table = csv.writer(text)
         table.writerow(["image", "method", "metric", "value", "seconds", "cause"])
         for row in (row for scores in rows.values() for row in scores):
-            table.writerow([photo.name, row.method, row.metric, row.value, row.seconds, row.cause or ""])
+            texts = [_inert(text) for text in (photo.name, row.method, row.metric)]
+            table.writerow([*texts, row.value, row.seconds, _inert(row.cause or "")])
     return file
 
 
@@ -76,6 +77,15 @@ def saturation_picture(model: str, found: Saturation) -> bytes:
     buffer = BytesIO()
     _curves(model, found).savefig(buffer, format="png", dpi=_DPI)
     return buffer.getvalue()
+
+
+def _inert(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula.
+
+    >>> _inert("=1+1.jpg"), _inert("cat.jpg")
+    ("'=1+1.jpg", 'cat.jpg')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _checked(kind: str) -> str:
