@@ -439,11 +439,20 @@ def serve_app(
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any that is free.")] = 7860,
     max_upload: Annotated[float, typer.Option("--max-upload", metavar="MB", help="The largest image file.")] = 20.0,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = False,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Asked of every visitor. Others on this machine can read what is typed here: rather set the variable "
+            "EGCAM_PASSWORD, or be asked.",
+        ),
+    ] = None,
+    ask_password: Annotated[bool, typer.Option("--ask-password", help="Be asked for the password, unseen.")] = False,
 ) -> None:
     """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
 
     Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads stay in a temporary folder
-    that is removed at the end. Needs the extra called app (Gradio).
+    for about an hour, and go with the page. Needs the extra called app (Gradio).
     """
     from egcam.cli.app_command import run_app
 
@@ -458,6 +467,8 @@ def serve_app(
             port=port,
             max_upload=max_upload,
             open_page=open_page,
+            password=password,
+            ask_password=ask_password,
         )
 
 
