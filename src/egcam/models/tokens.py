@@ -6,7 +6,7 @@ embedding shows the grid, and what the tokens are more than it are the others.
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from torch import Tensor
 
@@ -16,23 +16,28 @@ from egcam.models.trace import Call, Trace
 Grid = tuple[int, int]
 
 _MOST_OTHERS = 16
+_MOST_OTHERS_UNSEEN = 9  # eight registers and a class token; where no grid is seen, more would fit too much
 
 
 def grids_over(image: Grid, tokens: int) -> list[Grid]:
-    """The grids of patches, of one whole stride over the image, that leave at most 16 of the tokens over.
+    """The grids of patches over the image that leave at most 9 of the tokens over, the largest first.
+
+    They have the image's proportions; if none does, one whole stride in both directions.
 
     >>> grids_over((64, 128), 33), grids_over((28, 28), 9)
     ([(4, 8)], [(3, 3), (2, 2)])
     """
-    if image[0] == image[1]:
-        grids = {(side, side) for side in range(1, image[0] + 1)}
-    else:
-        strides = range(1, max(image) + 1)
-        down = {(image[0] // stride, image[1] // stride) for stride in strides}
-        up = {(-(-image[0] // stride), -(-image[1] // stride)) for stride in strides}
-        grids = down | up
-    fitting = [grid for grid in grids if _are_others(tokens - _places(grid)) and _places(grid) > 1]
-    return sorted(fitting, key=_places, reverse=True)
+    height, width = image
+    strides = range(1, max(image) + 1)
+    down = {(height // stride, width // stride) for stride in strides}
+    up = {(-(-height // stride), -(-width // stride)) for stride in strides}
+    step = gcd(height, width)
+    alike = {(height // step * times, width // step * times) for times in range(1, step + 1)}
+    for grids in (alike, down | up):
+        fitting = [grid for grid in grids if 0 <= tokens - _places(grid) <= _MOST_OTHERS_UNSEEN and _places(grid) > 1]
+        if fitting:
+            return sorted(fitting, key=_places, reverse=True)
+    return []
 
 
 def token_grid(tokens: int, image: Grid, trace: Trace | None = None, before: Call | None = None) -> Grid:
@@ -48,8 +53,8 @@ def token_grid(tokens: int, image: Grid, trace: Trace | None = None, before: Cal
     for grid in reversed(seen):
         if _are_others(tokens - _places(grid)):
             return grid
-    possible = grids_over(image, tokens)
-    # Tokens were merged since the patch embedding; the others stayed.
+    # No grid that was seen fits: tokens were merged since, and the others stayed, or they are more than can be placed.
+    possible = [] if seen and tokens > _places(seen[-1]) else grids_over(image, tokens)
     fitting = [grid for grid in possible if others is None or tokens - _places(grid) == others]
     if len(fitting) == 1:
         return fitting[0]
