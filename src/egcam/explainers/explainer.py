@@ -16,14 +16,16 @@ from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task
 from egcam.explanation import Explanation
 from egcam.heatmaps import fused, fused_errors
-from egcam.models.capture import Probe, Reshape, as_reshape
+from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
-from egcam.models.layers import INPUT, Layer, LayerPoint, Trace, dry_run, last_spatial_layer, resolve
+from egcam.models.layers import INPUT, Layer, LayerPoint, last_spatial_layer, resolve
 from egcam.models.layout import Layout
+from egcam.models.reading import Reshape, as_reshape
 from egcam.models.rows import check_rows
 from egcam.models.targets import Score, Target, Targets, known_classes
+from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
 _MOST_AT_ONCE = 64
@@ -57,7 +59,10 @@ class Explainer(ABC):
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
-        reshape: "tokens", "channels-last" or a callable, for layers that do not put out (N, channels, height, width).
+        reshape: for layers that do not put out (N, channels, height, width): "tokens" for (N, length, channels), its
+            grid read off the network and the image; (height, width) for tokens on that grid; a callable that makes
+            (N, channels, height, width) of the output. (N, height, width, channels) is recognised; "channels-last" and
+            "channels-first" say so where it is not.
     """
 
     name: ClassVar[str]
@@ -74,7 +79,7 @@ class Explainer(ABC):
         signed: bool = False,
         batch_size: int | None = None,
         memory: int | None = None,
-        reshape: str | Reshape | None = None,
+        reshape: Reshape | None = None,
     ) -> None:
         self.model = plain_model(model)
         self.score = score
@@ -144,7 +149,9 @@ class Explainer(ABC):
         with untouched(self.model, images.device):
             check_rows(self.model, images, extra)
             points = self._layer_points(images, extra)
-            probe = Probe(self.model, points, extra, self._reshape, self._layout)
+            probe = Probe(
+                self.model, points, extra, self._reshape, self._layout, lambda some: self._trace_of(some, extra)
+            )
             size = self._images_at_once(images, points, extra)
             memo: dict[str, Any] = {}
             for start in range(0, len(images), size):
@@ -216,6 +223,11 @@ class Explainer(ABC):
         return max(1, min(most, self._budget(images.device) // max(1, needed)))
 
     def _bytes_per_image(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int | None:
+        trace = self._trace_of(images, extra)
+        own = images[0].numel() * images.element_size()
+        return None if trace is None else 2 * own + trace.bytes_per_image([point.name for point in points])
+
+    def _trace_of(self, images: Tensor, extra: ExtraInputs) -> Trace | None:
         shape = tuple(images.shape[1:])
         if shape not in self._traces:
             try:
@@ -224,9 +236,7 @@ class Explainer(ABC):
                 raise
             except Exception:  # whatever is wrong shows in the real pass, where it can be explained
                 self._traces[shape] = None
-        trace = self._traces[shape]
-        own = images[0].numel() * images.element_size()
-        return None if trace is None else 2 * own + trace.bytes_per_image([point.name for point in points])
+        return self._traces[shape]
 
     def _budget(self, device: torch.device) -> int:
         if self.memory is not None:

@@ -107,13 +107,21 @@ class AblationCAM(Explainer):
         return 2
 
     def _explain(self, task: Task) -> Maps:
-        if task.probe.reshape is not None:
+        if task.probe.reshape not in (None, "channels-first"):
             raise LayerError("Ablation-CAM zeroes channels in the layer's own output, so it takes no reshape")
         task.look()
+        for point in task.probe.points:
+            if task.probe.axis(point) == "channels-last":
+                raise LayerError(
+                    f"Ablation-CAM zeroes channels of (N, channels, height, width), and layer {point.name!r} puts out "
+                    "(N, height, width, channels): choose another layer or method"
+                )
         return Maps([self._layer_maps(task, point) for point in task.probe.points])
 
     def _layer_maps(self, task: Task, point: LayerPoint) -> Tensor:
-        replay = Replay(Probe(task.probe.model, [point], task.probe.extra), task.images, task.rows, task.meter.add)
+        probe = task.probe
+        alone = Probe(probe.model, [point], probe.extra, probe.reshape, trace=probe.trace)
+        replay = Replay(alone, task.images, task.rows, task.meter.add)
         return torch.stack([self._map(task, replay, image) for image in range(len(task.images))])
 
     def _map(self, task: Task, replay: Replay, image: int) -> Tensor:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import LayerError, ModelError
+from egcam.errors import LayerError
+from egcam.models.axes import Axis
 from egcam.models.guard import add_hook
 from egcam.models.inputs import ExtraInputs
-from egcam.models.layers import LayerPoint, tensor_in
+from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
-
-Reshape = Callable[[Tensor], Tensor]
+from egcam.models.reading import Reader, Reshape
+from egcam.models.trace import Trace, dry_run, tensor_in
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,9 @@ class Probe:
         model: the plain module (see `egcam.models.inputs.plain_model`).
         points: the layers; the network's input is `egcam.models.layers.INPUT`.
         extra: further inputs of the model.
-        reshape: turns a layer's output into (B, K, h, w) where it is not one already.
+        reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.reading`.
         layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
+        trace: gives a dry run of the model with such images, or None where there is none; made when needed.
     """
 
     def __init__(
@@ -106,12 +108,15 @@ class Probe:
         extra: ExtraInputs,
         reshape: Reshape | None = None,
         layout: Layout | None = None,
+        trace: Callable[[Tensor], Trace | None] | None = None,
     ) -> None:
         self.layout = Layout() if layout is None else layout
         self.model = model
         self.points = tuple(points)
         self.extra = extra
         self.reshape = reshape
+        self.trace = self._dry_run if trace is None else trace
+        self._reader = Reader(model, reshape)
 
     def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> Seen:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
@@ -190,10 +195,10 @@ class Probe:
         if any(gradient is None for gradient in found):
             return None
         return Seen(
-            [self._as_maps(point, source.detach()) for point, source in zip(self.points, sources, strict=True)],
+            [self._as_maps(point, tensor, images) for point, tensor in zip(self.points, sources, strict=True)],
             _detached(output),
             scores.detach(),
-            [self._as_maps(point, gradient.detach()) for point, gradient in zip(self.points, found, strict=True)],
+            [self._as_maps(point, tensor, images) for point, tensor in zip(self.points, found, strict=True)],
         )
 
     @contextmanager
@@ -231,7 +236,7 @@ class Probe:
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
         return [
-            self._as_maps(point, images if tap is None else self._tapped(tap))
+            self._as_maps(point, images if tap is None else self._tapped(tap), images)
             for point, tap in zip(self.points, taps, strict=True)
         ]
 
@@ -244,16 +249,20 @@ class Probe:
             )
         return tap.tensor
 
-    def _as_maps(self, point: LayerPoint, tensor: Tensor) -> Tensor:
-        if point.module is not None and self.reshape is not None:
-            tensor = self.reshape(tensor)
-        if tensor.ndim != 4 or tensor.shape[2] * tensor.shape[3] < 2:
-            raise LayerError(
-                f"layer {point.name!r} puts out {tuple(tensor.shape)}: no map with height and width. Choose a layer "
-                "that puts out (N, channels, height, width), such as the last convolution, leave layer=None to have "
-                "it found, or pass reshape='tokens' for (N, length, channels)"
-            )
-        return tensor
+    def _as_maps(self, point: LayerPoint, tensor: Tensor, images: Tensor) -> Tensor:
+        if point.module is None:
+            return tensor.detach()
+        return self._reader.maps(point, tensor.detach(), images, lambda: self.trace(images))
+
+    def axis(self, point: LayerPoint) -> Axis | None:
+        """Where a layer that was seen has its channels; None for tokens and where a callable reads it."""
+        return self._reader.axis(point)
+
+    def _dry_run(self, images: Tensor) -> Trace | None:
+        try:
+            return dry_run(self.model, images, self.extra)
+        except Exception:  # only evidence is lost; a model that cannot run shows it in the real pass
+            return None
 
 
 def _detached(output: Any) -> Any:
@@ -264,33 +273,3 @@ def _detached(output: Any) -> Any:
     if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
         return type(output)(_detached(value) for value in output)
     return output
-
-
-def tokens_to_map(tensor: Tensor) -> Tensor:
-    """(N, length, K) tokens as (N, K, side, side); leading tokens beyond a full square (class token, registers) go.
-
-    >>> tokens_to_map(torch.zeros(1, 197, 8)).shape
-    torch.Size([1, 8, 14, 14])
-    """
-    if tensor.ndim != 3:
-        raise LayerError(f"reshape='tokens' needs a layer output (N, length, channels), not {tuple(tensor.shape)}")
-    side = int(tensor.shape[1] ** 0.5)
-    grid = tensor[:, tensor.shape[1] - side * side :]
-    return grid.transpose(1, 2).reshape(tensor.shape[0], tensor.shape[2], side, side)
-
-
-def channels_last_to_map(tensor: Tensor) -> Tensor:
-    """(N, h, w, K) as (N, K, h, w)."""
-    if tensor.ndim != 4:
-        raise LayerError(f"reshape='channels-last' needs (N, height, width, channels), not {tuple(tensor.shape)}")
-    return tensor.permute(0, 3, 1, 2)
-
-
-def as_reshape(reshape: str | Reshape | None) -> Reshape | None:
-    """The reshape function for what the user said: "tokens", "channels-last", a callable or None."""
-    if reshape is None or callable(reshape):
-        return reshape
-    known: dict[str, Reshape] = {"tokens": tokens_to_map, "channels-last": channels_last_to_map}
-    if reshape not in known:
-        raise ModelError(f"unknown reshape {reshape!r}; known are {', '.join(map(repr, known))}, or pass a callable")
-    return known[reshape]

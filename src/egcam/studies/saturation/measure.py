@@ -13,11 +13,12 @@ from egcam.errors import InputError, LayerError, TargetError, near_misses
 from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task, chunks
 from egcam.metrics.scoring import fitting_batch
-from egcam.models.capture import Probe, Reshape, Seen, as_reshape
+from egcam.models.capture import Probe, Seen
 from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import find_layer, resolve
+from egcam.models.reading import Reshape, as_reshape
 from egcam.models.targets import Target, Targets, by_class, class_scores, known_classes, probabilities
 from egcam.randomness import generator
 from egcam.studies.saturation.result import Saturation
@@ -39,7 +40,7 @@ def saturation(
     seed: int = 0,
     black: Black = None,
     classes: Classes | None = None,
-    reshape: str | Reshape | None = None,
+    reshape: Reshape | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Saturation:
@@ -68,7 +69,7 @@ def saturation(
         black: what black pixels are after preprocessing: a number, one for each channel, or an image; for pixels that
             were normalised (0 - mean) / std, which `normalised_black` gives. None is 0, for images in [0, 1] only.
         classes: the class names, for targets by name.
-        reshape: "tokens", "channels-last" or a callable, for layers that do not put out (N, channels, height, width).
+        reshape: for layers that do not put out (N, channels, height, width); see `egcam.Explainer`.
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
         progress: called with (passes done, passes expected).
 
