@@ -115,7 +115,7 @@ def test_numbers_and_switches(how, said):
         (lambda: egcam.Kernel(draws=0), "at least one draw"),
         (lambda: egcam.RandomSubset(patch=0), "patch"),
         (lambda: egcam.GradCAM(small_net(), gradient="expected"), "egcam.Expected()"),
-        (lambda: egcam.GradCAM(small_net(), weighting=3), "Weighting"),
+        (lambda: egcam.GradientCAM(small_net(), weighting=3), "Weighting"),
         (lambda: egcam.registry.register("grad-cam", egcam.GradCAM), "registered already"),
         (lambda: references.blurred(-1.0).draw(pictures(), [0, 1], 0, 0), "positive"),
         (lambda: references.black(mean=[0.1, 0.2]).draw(pictures(), [0, 1], 0, 0), "2 channel values"),
@@ -336,7 +336,11 @@ def test_class_names_that_cannot_be(target, said):
 @pytest.mark.parametrize("count", [4, 6])
 def test_class_names_of_another_number_than_the_outputs(count):
     names = [f"name{number}" for number in range(count)]
-    refused(small_net(), pictures(), f"{count} class names", "5 outputs", target="name3", classes=names)
+    for target in ("name3", 3, None):
+        refused(small_net(), pictures(), f"{count} class names", "5 outputs", target=target, classes=names)
+    model = small_net()
+    model.classes = names
+    refused(model, pictures(), f"{count} class names", "5 outputs", target=3)
 
 
 def test_cam_needs_a_class_and_a_pooled_linear_head():
@@ -407,6 +411,7 @@ def test_weights_made_inside_inference_mode():
 
 _Pair = namedtuple("_Pair", ["logits", "features"])
 _Unnamed = namedtuple("_Unnamed", ["first", "maps"])
+_Inception = namedtuple("_Inception", ["logits", "aux_logits"])
 
 
 @dataclass
@@ -433,6 +438,10 @@ class _ModelOutput(OrderedDict):
 FORMS = {
     "tuple": lambda logits, features: (logits, features),
     "tuple, logits second": lambda logits, features: (features, logits),
+    "tuple with no tensor": lambda logits, features: (None, logits, "text"),
+    "namedtuple with further scores": lambda logits, features: _Inception(logits, logits[:, :3] * 2),
+    "dataclass with an embedding": lambda logits, features: _Result(features.mean((2, 3)), logits, (features,)),
+    "dict with an embedding": lambda logits, features: {"embedding": features.mean((2, 3)), "out": logits},
     "list": lambda logits, features: [features, logits],
     "dict": lambda logits, features: {"features": features, "logits": logits},
     "dict with other names": lambda logits, features: {"features": features, "out": logits, "aux": logits * 2},
@@ -463,6 +472,20 @@ def test_structured_outputs(method, form):
         (lambda logits, features: {"a": features}, ["unclear", "callable target"]),
         (lambda logits, features: {}, ["unclear", "no tensor", "callable target"]),
         (lambda logits, features: _Unnamed(logits, 2 * logits), ["unclear", "first", "callable target"]),
+        (lambda logits, features: {"a": features.mean((2, 3)), "b": logits}, ["unclear", "lambda out: out['b'][:, 3]"]),
+        (
+            lambda logits, features: (features.mean((2, 3)), logits),
+            [
+                "[0]: a float32 tensor of shape (2, 6)",
+                "[1]: a float32 tensor of shape (2, 5)",
+                "lambda out: out[1][:, 3]",
+            ],
+        ),
+        (lambda logits, features: [logits, features.mean((2, 3))], ["unclear (list", "lambda out: out[0][:, 3]"]),
+        (lambda logits, features: (features.mean((2, 3)), logits[:, :1]), ["unclear", "lambda out: out[1][:, 0]"]),
+        (lambda logits, features: (features.mean((2, 3)), logits[:, 0]), ["unclear", "target=lambda out: out[1]"]),
+        (lambda logits, features: (features, features), ["unclear", "lambda out: out[0][:, 3].mean((1, 2))"]),
+        (lambda logits, features: _Unnamed(features.mean((2, 3)), logits), ["unclear", "lambda out: out.maps[:, 3]"]),
         (lambda logits, features: "yes", ["a str", "callable target"]),
         (lambda logits, features: features, ["(2, 6, 6, 6)", "(N, classes)", "callable target", "lambda"]),
         (lambda logits, features: logits.argmax(1), ["int64", "callable target"]),
@@ -473,6 +496,25 @@ def test_structured_outputs(method, form):
 def test_outputs_without_clear_class_scores(method, form, said):
     model = WithOutput(form).eval()
     refused(model, pictures(), *said, kind=egcam.errors.ModelError, method=method, layer="net.relu2")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda logits, features: (features.mean((2, 3)), logits),
+        lambda logits, features: {"a": features.mean((2, 3)), "b": logits},
+        lambda logits, features: _Unnamed(features.mean((2, 3)), logits),
+        lambda logits, features: [features.mean((2, 3)), logits],
+    ],
+)
+def test_the_callable_that_the_refusal_shows_is_right(form):
+    model, images = WithOutput(form).eval(), pictures()
+    with pytest.raises(egcam.errors.ModelError) as caught:
+        egcam.explain(model, images)
+    shown = str(caught.value).rpartition("target=")[2]
+    found = egcam.explain(model, images, "grad-cam", target=eval(shown), signed=True)
+    expected = egcam.explain(small_net(), images, "grad-cam", target=3, signed=True)
+    assert torch.allclose(found.maps, expected.maps, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("method", HEAD_FREE)

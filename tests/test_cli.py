@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from egcam import Explanation
 from egcam.cli import app
+from egcam.images import read_image
+from egcam.models.zoo import load
 
 OWN = """
 import torch
@@ -341,6 +343,45 @@ def test_a_zero_map_is_warned_about_with_its_file() -> None:
     assert [line.split(": ")[2] for line in lines] == ["one.png", "two.jpg"]
     assert all("zero everywhere" in line and "--signed" in line for line in lines)
     assert all(len(one["warnings"]) == 1 for one in json.loads(result.stdout)["images"])
+
+
+@pytest.mark.usefixtures("place")
+def test_sharpness_changes_the_pictures_and_no_number() -> None:
+    from egcam.plots import heatmap_image, overlay_image
+
+    document = {}
+    for sharpness in ("1", "2"):
+        out = f"sharp-{sharpness}"
+        run("explain", "one.png", "--method", "layer-cam", "--sharpness", sharpness, "--out", out)
+        document[sharpness] = Explanation.load(f"{out}/one-layer-cam")
+    assert torch.equal(document["1"].heatmaps, document["2"].heatmaps)
+    heat = document["1"].heatmaps[0].numpy()
+    for sharpness in (1, 2):
+        with Image.open(f"sharp-{sharpness}/one-layer-cam/heatmap.png") as picture:
+            assert np.array_equal(np.asarray(picture), np.asarray(heatmap_image(heat**sharpness)))
+    with (
+        Image.open("sharp-1/one-layer-cam/overlay.png") as plain,
+        Image.open("sharp-2/one-layer-cam/overlay.png") as sharp,
+    ):
+        assert plain.size == sharp.size
+        assert np.asarray(plain).tolist() != np.asarray(sharp).tolist()
+        seen = load("own.py:small").crop(read_image("one.png"))
+        assert np.array_equal(np.asarray(sharp), np.asarray(overlay_image(seen, heat, sharpness=2)))
+    assert run("explain", "one.png", "--sharpness", "0.5").exit_code == 2
+    assert run("explain", "one.png", "--sharpness", "inf").exit_code == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_compared_methods_are_shown_equally_sharp() -> None:
+    for sharpness in ("1", "3"):
+        run("compare", "one.png", "--methods", "grad-cam,layer-cam", "--sharpness", sharpness, "--out", sharpness)
+    pictures = [
+        np.asarray(Image.open(f"{sharpness}/one-comparison.png").convert("RGB"), int) for sharpness in ("1", "3")
+    ]
+    changed = np.abs(pictures[0] - pictures[1]).sum(2).any(0)
+    # Photograph and predictions stay, both maps change.
+    parts = np.diff(np.flatnonzero(np.diff(np.concatenate([[0], changed.astype(int), [0]]))))[::2]
+    assert (parts > 100).sum() == 2
 
 
 @pytest.mark.usefixtures("place")

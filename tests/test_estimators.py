@@ -5,15 +5,17 @@ Draws are read off the images the network was shown, or recorded by a path calla
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
+from egcam.explainers.gradients import Moments
 from torch import Tensor, nn
 
 import egcam
-from egcam.explainers.gradients import Moments
 from egcam.explainers.sampling import SAMPLINGS, Sampling
 from egcam.explainers.weightings import Elementwise, GradientMean
 from networks import (
@@ -174,26 +176,12 @@ def test_by_sample_is_the_average_of_the_rectified_maps_of_single_samples(weight
     assert not torch.allclose(found, of(points, by_sample=False)), "rectifying later must make a difference here"
 
 
-def test_sharpness_is_an_exponent_of_the_heat_maps() -> None:
-    network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
-    options = {"reference": others, "samples": 8}
-    plain = egcam.ExpectedGradCAM(network, LAYER, sharpness=1.0, **options)(images, target=1)
-    sharp = egcam.ExpectedGradCAM(network, LAYER, sharpness=1.5, **options)(images, target=1)
-    assert torch.equal(sharp.maps, plain.maps)
-    torch.testing.assert_close(sharp.heatmaps, plain.heatmaps**1.5, **EXACT)
-    assert torch.equal(
-        sharp.heatmaps.flatten(1).argsort(dim=1, stable=True), plain.heatmaps.flatten(1).argsort(dim=1, stable=True)
-    )
-    signed = [egcam.ExpectedGradCAM(network, LAYER, sharpness=p, signed=True, **options)(images, 1) for p in (1, 3)]
-    assert torch.equal(signed[0].heatmaps, signed[1].heatmaps)
-
-
 @pytest.mark.parametrize(("pooled", "cam"), [(True, egcam.GradCAM), (False, egcam.HiResCAM)])
 def test_at_a_linear_head_all_samples_agree_and_the_map_is_that_of_the_plain_gradient(
     pooled: bool, cam: type[egcam.GradientCAM]
 ) -> None:
     network, images = pooled_linear_head(), pictures(2)
-    found = egcam.ExpectedGradCAM(network, LAYER, samples=6, pooled=pooled, sharpness=1)(images, target=1)
+    found = egcam.ExpectedGradCAM(network, LAYER, samples=6, pooled=pooled)(images, target=1)
     plain = cam(network, LAYER)(images, target=1)
     assert float(plain.maps.max()) > 0
     torch.testing.assert_close(found.maps, plain.maps, **EXACT)
@@ -218,19 +206,13 @@ def test_agreement_by_hand(pooled: bool) -> None:
     torch.testing.assert_close(found, wanted)
 
 
-def test_a_zero_map_stays_zero_when_sharpened() -> None:
-    with pytest.warns(egcam.ZeroMapWarning):
-        found = egcam.GradCAM(saturated(), LAYER, sharpness=2.0)(BRIGHT, target=0)
-    assert not found.maps.any()
-
-
 @pytest.mark.parametrize("cam", [egcam.GradCAM, egcam.HiResCAM, egcam.XGradCAM])
-def test_what_speaks_against_counts_by_its_share(cam: type[egcam.GradientCAM]) -> None:
-    """1 is the CAM itself, 0 the positive parts alone, and the sum is linear in the share in between."""
+def test_negative_evidence_counts_by_its_weight(cam: type[egcam.GradientCAM]) -> None:
+    """1 is the CAM itself, 0 the positive parts alone, and the sum is linear in the weight in between."""
     network, images = perceptron_head(), pictures(2)
 
-    def of(against: float, **options: bool) -> Tensor:
-        return cam(network, LAYER, against=against, **options)(images, target=1).maps
+    def of(negative: float, **options: bool) -> Tensor:
+        return cam(network, LAYER, negative=negative, **options)(images, target=1).maps
 
     assert torch.equal(of(1.0), cam(network, LAYER)(images, target=1).maps)
     assert torch.equal(of(0.0, signed=True), of(1.0, signed=True))
@@ -241,20 +223,28 @@ def test_what_speaks_against_counts_by_its_share(cam: type[egcam.GradientCAM]) -
 
 def test_positive_parts_of_hires_cam_are_layer_cam_where_activations_are_positive() -> None:
     network, images = perceptron_head(), pictures(2)
-    positive = egcam.HiResCAM(network, LAYER, against=0.0)(images, target=1).maps
+    positive = egcam.HiResCAM(network, LAYER, negative=0.0)(images, target=1).maps
     torch.testing.assert_close(positive, egcam.LayerCAM(network, LAYER)(images, target=1).maps, **EXACT)
 
 
-@pytest.mark.parametrize("against", [-0.1, 1.5, float("nan"), "1", "agree", True])
-def test_against_is_checked(against: object) -> None:
-    with pytest.raises(egcam.errors.MethodError, match=r"against is a share from 0 to 1 .* or 'agreed'"):
-        egcam.ExpectedGradCAM(perceptron_head(), LAYER, against=against)  # type: ignore[arg-type]
+@pytest.mark.parametrize("negative", [-0.1, 1.5, float("nan"), "1", "agree", True])
+def test_negative_is_checked(negative: object) -> None:
+    with pytest.raises(egcam.errors.MethodError, match=r"negative is the weight .* from 0 to 1 .* or 'agreed'"):
+        egcam.ExpectedGradCAM(perceptron_head(), LAYER, negative=negative)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sharpness", [0.5, -1, float("nan"), float("inf"), "2", True])
-def test_sharpness_is_checked(sharpness: object) -> None:
-    with pytest.raises(egcam.errors.MethodError, match="sharpness is an exponent of at least 1"):
-        egcam.ExpectedGradCAM(perceptron_head(), LAYER, sharpness=sharpness)  # type: ignore[arg-type]
+@each_weighting
+def test_a_named_cam_takes_no_other_weighting(cam: type[egcam.GradientCAM]) -> None:
+    """With another weighting it would be another method under this name."""
+    with pytest.raises(
+        egcam.errors.MethodError, match=rf"^{re.escape(cam.name)} has a weighting of its own.*GradientCAM"
+    ):
+        cam(perceptron_head(), LAYER, weighting=Elementwise())
+    assert "weighting" not in inspect.signature(cam).parameters
+    own = egcam.GradientCAM(perceptron_head(), LAYER, weighting=cam.weighting, signed=True)
+    torch.testing.assert_close(
+        own(pictures(2), target=1).maps, cam(perceptron_head(), LAYER, signed=True)(pictures(2), target=1).maps, **EXACT
+    )
 
 
 # -- any estimator in any weighting --------------------------------------------------------------

@@ -12,12 +12,13 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot
+from matplotlib import colormaps, pyplot
 from PIL import Image
 from torch import Tensor
 
 import egcam
 from egcam import Explanation
+from egcam.palette import signed_colors
 from small_models import METHODS, explainer, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -245,12 +246,39 @@ def same(one: Explanation, other: Explanation) -> None:
     assert torch.equal(one.heatmaps, other.heatmaps)
 
 
-def test_a_saved_explanation_comes_back_as_sharp(tmp_path):
-    explanation = explainer("expected-grad-cam", small_net(), sharpness=3.0)(pictures(), [1, 2])
-    loaded = Explanation.load(explanation.save(tmp_path))
-    assert loaded.sharpness == 3.0
-    assert torch.equal(loaded.heatmaps, explanation.heatmaps)
-    assert not torch.allclose(loaded.heatmaps, explanation.heatmaps ** (1 / 3)), "the exponent must show"
+def test_sharpness_is_of_the_picture_alone():
+    explanation = made(torch.tensor([[[0.25, 1.0], [0.5, 0.0]]]), (2, 2))
+    before = explanation.heatmaps.clone()
+    grey = Image.new("RGB", (2, 2), (128, 128, 128))
+    shown = np.asarray(explanation.overlay(grey, alpha=0.6, sharpness=2)[0], float)
+    plain = np.asarray(explanation.overlay(grey, alpha=0.6)[0], float)
+    for row, column in np.ndindex(2, 2):
+        value = float(before[0, row, column])
+        for picture, strength in ((plain, value), (shown, value**2)):
+            color = 255 * np.array(colormaps["viridis"](strength)[:3])
+            wanted = (1 - 0.6 * strength) * 128 + 0.6 * strength * color
+            assert np.abs(picture[row, column] - wanted).max() <= 1
+    assert torch.equal(explanation.heatmaps, before)
+    assert "sharpness" not in explanation.options
+
+
+def test_sharpness_keeps_the_sign():
+    explanation = made(torch.tensor([[[-0.5, 1.0]]]), (1, 2))
+    black = Image.new("RGB", (2, 1))
+    blue = np.asarray(explanation.overlay(black, alpha=1.0, sharpness=3)[0], float)[0, 0]
+    color = 255 * np.array(signed_colors()((1 - 0.5**3) / 2)[:3])
+    assert np.abs(blue - 0.5**3 * color).max() <= 1
+
+
+@pytest.mark.parametrize("sharpness", [0.5, -1, float("nan"), float("inf"), "2", True])
+def test_sharpness_is_checked(sharpness):
+    with pytest.raises(egcam.EgcamError, match="sharpness is an exponent of at least 1"):
+        made(torch.ones(1, 2, 2)).overlay(torch.rand(1, 3, 4, 4), sharpness=sharpness)
+
+
+def test_a_method_has_no_sharpness():
+    with pytest.raises(egcam.errors.MethodError, match=r"sharpness is an exponent of pictures.*overlay\(sharpness=2\)"):
+        egcam.explain(small_net(), pictures(), sharpness=2)
 
 
 @pytest.mark.parametrize("method", METHODS)

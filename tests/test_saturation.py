@@ -160,18 +160,18 @@ def slowly(model: nn.Module, images: Tensor, layer: nn.Module, alphas: Tensor, b
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 3])
-@pytest.mark.parametrize("grid", ["even", "uniform"])
-def test_measured_as_the_slow_way_measures(batch_size: int | None, grid: Any) -> None:
+@pytest.mark.parametrize("spacing", ["even", "uniform"])
+def test_measured_as_the_slow_way_measures(batch_size: int | None, spacing: Any) -> None:
     model = small_net(inplace=False).double().eval()
     images = pictures(5, dtype=torch.float64)
     black = (-2.0, -1.5, -1.8)
     layer = model.conv2
-    found = saturation(model, images, "conv2", 6, grid=grid, seed=3, black=black, batch_size=batch_size)
+    found = saturation(model, images, "conv2", 6, spacing=spacing, seed=3, black=black, batch_size=batch_size)
     expected = slowly(model, images, layer, found.alphas, torch.tensor(black, dtype=torch.float64)[:, None, None])
     for name, values in expected.items():
         torch.testing.assert_close(getattr(found, name), values, atol=1e-6, rtol=1e-6, msg=name)
     assert found.layer == "conv2"
-    assert found.grid == grid
+    assert found.spacing == spacing
 
 
 def test_the_full_image_is_a_plain_forward_pass() -> None:
@@ -387,7 +387,7 @@ def test_the_verdict_is_of_the_means() -> None:
     [
         ({"steps": 1}, InputError, "at least 2"),
         ({"steps": 2.5}, InputError, "whole number"),
-        ({"grid": "evn"}, InputError, "did you mean 'even'"),
+        ({"spacing": "evn"}, InputError, "did you mean 'even'"),
         ({"layer": "conv3"}, LayerError, "did you mean 'conv"),
         ({"layer": ["conv1", "conv2"]}, LayerError, "one layer"),
         ({"target": lambda output: output[:, 0]}, TargetError, "not a callable"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_a_folder_gives_figures_tables_and_a_verdict() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_json_holds_the_numbers_python_gives() -> None:
-    result = run("photos", "--steps", "5", "--grid", "uniform", "--seed", "3", "--layer", "3", "--json")
+    result = run("photos", "--steps", "5", "--spacing", "uniform", "--seed", "3", "--layer", "3", "--json")
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document == json.loads(Path("egcam-saturation/summary.json").read_text(encoding="utf-8"))
@@ -93,7 +94,7 @@ def test_json_holds_the_numbers_python_gives() -> None:
     images = torch.stack([classifier.preprocess(read_image(f"photos/{name}.png")) for name in "abc"])
     seen = classifier.preprocessing
     black = normalised_black(seen.mean, seen.std)
-    expected = saturation(classifier.model, images, "3", 5, grid="uniform", seed=3, black=black)
+    expected = saturation(classifier.model, images, "3", 5, spacing="uniform", seed=3, black=black)
     assert found["layer"] == "3"
     assert found["passes"] == expected.passes
     assert found["alphas"] == pytest.approx(expected.alphas.tolist(), abs=1e-6)
@@ -129,15 +130,30 @@ def test_a_folder_is_sampled_a_label_named_and_a_bad_file_told(place: Path) -> N
 
 
 @pytest.mark.usefixtures("place")
+def test_the_grid_is_of_the_image_and_the_spacing_of_a() -> None:
+    result = run("photos", "--steps", "3", "--grid", "5", "--spacing", "even", "--json")
+    assert result.exit_code == 0
+    [study] = json.loads(result.stdout)["models"]
+    assert study["spacing"] == "even"
+    assert study["alphas"] == [0.0, 0.5, 1.0]
+    with open("egcam-saturation/patches.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["grid"] for row in rows} == {"5"}
+    assert all(0 <= int(cell) < 25 for row in rows for cell in row["patches"].split())
+    for gone in (["--patches", "4"], ["--grid", "uniform"]):
+        assert run("photos", "--steps", "3", *gone).exit_code == 2
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("arguments", "model", "message"),
     [
-        (["--grid", "unifrom"], "own.py:one", "unknown grid 'unifrom'; did you mean 'uniform'"),
+        (["--spacing", "unifrom"], "own.py:one", "unknown spacing 'unifrom'; did you mean 'uniform'"),
         (["--layer", "33"], "own.py:one", "no layer '33'"),
         (["--layer", "3,4,1"], "own.py:one,own.py:two", "3 layers for 2 model(s)"),
         (["--weights", "a,b"], "own.py:one", "2 weights for 1 model(s)"),
         (["--target", "dgo"], "own.py:one", "did you mean 'dog'"),
-        (["--patches", "64"], "own.py:one", "does not fit"),
+        (["--grid", "64"], "own.py:one", "does not fit"),
         ([], " , ", "no model is named"),
         ([], "own.py:on", "did you mean 'one'"),
     ],

@@ -17,6 +17,7 @@ from egcam.errors import InputError
 from egcam.figures.page import save
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
+from egcam.plots import overlay_image
 from egcam.studies.saturation import figures
 from egcam.studies.saturation.files import study_dict, write_study
 from egcam.studies.saturation.measure import normalised_black, saturation
@@ -215,13 +216,22 @@ def test_the_same_study_gives_the_same_files(studies: list[ModelStudy], written:
 
 
 def test_one_image_and_one_network_can_be_drawn(tmp_path: Path) -> None:
-    study = study_model(classifier(), photographs(1), steps=2, grid="uniform", options={"samples": 2})
+    study = study_model(classifier(), photographs(1), steps=2, spacing="uniform", options={"samples": 2})
     drawn = (
         figures.curves({"small": study.measured}),
         figures.samples(study),
         figures.strip([study]),
         figures.patches(study),
     )
+    heat = study.methods["grad-cam"].explanation.heatmaps[0].numpy()
+    for sharpness in (1.0, 3.0):
+        shown = [
+            np.asarray(image.get_array())
+            for axes in figures.patches(study, sharpness=sharpness).axes
+            for image in axes.get_images()
+        ]
+        wanted = np.asarray(overlay_image(study.pictures[0], heat, sharpness=sharpness)) / 255
+        assert any(one.shape == wanted.shape and np.allclose(one, wanted, atol=1e-6) for one in shown)
     for number, page in enumerate(drawn):
         (file,) = save(page, tmp_path / f"{number}.png", dpi=60)
         with Image.open(file) as picture:

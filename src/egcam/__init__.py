@@ -25,14 +25,15 @@ from egcam.explainers.cam import (
     SmoothGradCAMPlusPlus,
     XGradCAM,
 )
+from egcam.explainers.estimators import Expected, Integrated, Smooth, Vanilla
 from egcam.explainers.explainer import Explainer
-from egcam.explainers.gradients import Expected, Integrated, Smooth, Vanilla
 from egcam.explainers.kernels import Kernel
 from egcam.explainers.paths import RandomSubset
 from egcam.explainers.perturbation import AblationCAM, ScoreCAM
 from egcam.explainers.saliency import ExpectedGradients, InputGradient, IntegratedGradients, SmoothGrad
 from egcam.explainers.weightings import Weighting
 from egcam.explanation import Explanation
+from egcam.models.inputs import shared
 from egcam.models.layers import find_layer
 from egcam.registry import explain, methods, register
 
@@ -89,6 +90,7 @@ __all__ = [
     "references",
     "register",
     "saturation",
+    "shared",
     "studies",
     "zoo",
 ]

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from egcam.errors import EgcamError, InputError, TargetError
-from egcam.models.targets import class_index, class_scores
+from egcam.errors import EgcamError, InputError
+from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
 from egcam.models.zoo import Classifier
 from egcam.plots import Tile, bars, grid, overlay_image
 from egcam.references import black
@@ -48,12 +48,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Result:
-    """What one method said about one photograph."""
+    """What one method said about one photograph; `sharpness` is the overlay's."""
 
     method: str
     explanation: Explanation
     overlay: Image.Image
     seconds: float
+    sharpness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ class Comparison:
 def predict(classifier: Classifier, images: Tensor, multilabel: bool = False) -> list[Prediction]:
     """All classes of one image, (1, C, H, W), the most probable first; sigmoids for a multi-label network."""
     with torch.inference_mode():
-        logits = class_scores(classifier.model(images.clone()), 1)[0].float()
-    chances = logits.sigmoid() if multilabel or len(logits) == 1 else logits.softmax(0)
+        outputs = class_scores(classifier.model(images.clone()), 1).float()
+    names = classifier.classes
+    chances = (by_class(outputs, names).sigmoid() if multilabel else probabilities(outputs, names))[0]
     order = chances.argsort(descending=True, stable=True)
     return [
         Prediction(index, classifier.class_name(index), chance)
@@ -115,7 +117,7 @@ def chosen(predictions: Sequence[Prediction], target: int | str | None, classes:
     count = len(predictions)
     index = class_index(target, classes, count) if isinstance(target, str) else target
     if not 0 <= index < count:
-        raise TargetError(f"target {index} is out of range: the model has {count} classes, 0 to {count - 1}")
+        raise out_of_range(index, count)
     return next(prediction for prediction in predictions if prediction.index == index)
 
 
@@ -128,6 +130,7 @@ def compare(
     options: Mapping[str, Any] | None = None,
     skip: bool = False,
     progress: Progress | None = None,
+    sharpness: float = 1.0,
 ) -> Comparison:
     """Explain one photograph with several methods.
 
@@ -141,6 +144,7 @@ def compare(
         skip: leave out a method that cannot be applied to this network, and say why in `skipped`; else its
             error is raised.
         progress: called with the share of the work done, from 0 to 1.
+        sharpness: an exponent of the overlays.
     """
     images = classifier.preprocess(image)[None].to(classifier.device)
     predictions = predict(classifier, images)
@@ -151,7 +155,8 @@ def compare(
     for position, method in enumerate(methods):
         report = _part(progress, sum(costs[:position]), costs[position], sum(costs))
         try:
-            results.append(explain_one(classifier, images, photograph, method, wanted.index, options, report))
+            found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
+            results.append(found)
         except InputError:
             raise
         except EgcamError as error:
@@ -178,6 +183,7 @@ def explain_one(
     target: int,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    sharpness: float = 1.0,
 ) -> Result:
     """One method on one image, (1, C, H, W), with its overlay and how long the explanation took."""
     explainer = create(method, classifier.model, **applicable(method, classifier, options or {}))
@@ -189,8 +195,8 @@ def explain_one(
     start = time.perf_counter()
     explanation = explainer(images, target=target, progress=passes)
     seconds = time.perf_counter() - start
-    overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy())
-    return Result(method, explanation, overlay, seconds)
+    overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy(), sharpness=sharpness)
+    return Result(method, explanation, overlay, seconds, sharpness)
 
 
 def applicable(method: str, classifier: Classifier, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from egcam.errors import InputError
 from egcam.heatmaps import heatmaps
+from egcam.palette import OPACITY
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,10 +30,12 @@ class Completeness:
     Attributes:
         total: (N,) the sum of the signed attributions over all channels and positions (and tokens that belong to none).
         expected: (N,) y(x) - E[y(x')], over the references that were drawn.
+        attributions: (N, h, w) the signed map that adds up, in units of the score.
     """
 
     total: Tensor
     expected: Tensor
+    attributions: Tensor | None = None
 
     @property
     def gap(self) -> Tensor:
@@ -56,6 +59,8 @@ class Explanation:
         error: (N, h, w) the standard error of `maps` before the ReLU (so an upper bound after it) for sampled methods,
             else None.
         passes: how many single-image passes through the network it took, those that end at the layer included.
+        tails: how many runs of what follows the layer, with or without a gradient.
+        completeness: what the attributions add up to and should, where the method is complete, else None.
         options: what the method was set to.
         classes: the class names, where known.
         images: the explained tensor, for drawing; not saved.
@@ -76,22 +81,18 @@ class Explanation:
     classes: tuple[str, ...] | None = None
     images: Tensor | None = field(default=None, repr=False)
     start: int = 0
+    tails: int = 0
+    completeness: Completeness | None = None
 
     @cached_property
     def heatmaps(self) -> Tensor:
         """(N, H, W) in [0, 1], or [-1, 1] for signed maps.
 
         Bilinear upsampling (corners not aligned), then division by the largest absolute value; a zero map stays zero.
-        Last comes the method's `sharpness`, an exponent, unless the map is signed.
         """
         batch = self.maps[None] if self.is_single else self.maps
-        found = heatmaps(batch, self.size, self.sharpness)
+        found = heatmaps(batch, self.size)
         return found[0] if self.is_single else found
-
-    @property
-    def sharpness(self) -> float:
-        """The exponent of the heat maps; 1 for signed maps and for methods that have none."""
-        return 1.0 if self.options.get("signed", False) else float(self.options.get("sharpness", 1.0))
 
     @property
     def is_single(self) -> bool:
@@ -119,19 +120,27 @@ class Explanation:
             return f"class {number}"
         return self.classes[number]
 
-    def overlay(self, images: Tensor | Image | Sequence[Image] | None = None, alpha: float = 0.5) -> list[Image]:
+    def overlay(
+        self,
+        images: Tensor | Image | Sequence[Image] | None = None,
+        alpha: float = OPACITY,
+        sharpness: float = 1.0,
+    ) -> list[Image]:
         """The heat maps over the images, as PIL images.
 
         Args:
             images: a tensor (N, C, H, W) or (C, H, W), one PIL image or a list of them, of any size; by default the
                 tensor that was explained. Tensors outside [0, 1] are stretched to it.
-            alpha: how strongly the colours cover the picture.
+            alpha: how opaque the most important place is; places of no importance show the bare picture.
+            sharpness: an exponent of what is shown, sign(v) |v|^sharpness: the order of the pixels stays, what is
+                small gets smaller. `heatmaps`, and so every metric, are as they are without it.
         """
         from egcam.plots import overlay_image
 
         pictures = self._pictures(images)
         return [
-            overlay_image(picture, heat, alpha=alpha) for picture, heat in zip(pictures, self._arrays(), strict=True)
+            overlay_image(picture, heat, alpha=alpha, sharpness=sharpness)
+            for picture, heat in zip(pictures, self._arrays(), strict=True)
         ]
 
     def _pictures(self, images: Tensor | Image | Sequence[Image] | None) -> list[Image]:
@@ -153,17 +162,18 @@ class Explanation:
         batch = self.heatmaps[None] if self.is_single else self.heatmaps
         return list(batch.detach().float().cpu().numpy())
 
-    def show(self, images: Tensor | Image | Sequence[Image] | None = None) -> None:
-        """Draw the overlays with matplotlib."""
+    def show(self, images: Tensor | Image | Sequence[Image] | None = None, sharpness: float = 1.0) -> None:
+        """Draw the overlays with matplotlib; `sharpness` as for `overlay`."""
         from matplotlib import pyplot
 
-        self._figure(images)
+        self._figure(images, sharpness)
         pyplot.show()
 
-    def _figure(self, images: Tensor | Image | Sequence[Image] | None = None) -> Any:
+    def _figure(self, images: Tensor | Image | Sequence[Image] | None = None, sharpness: float = 1.0) -> Any:
         from matplotlib import pyplot
 
-        shown = self.overlay(images) if images is not None or self.images is not None else self._heat_pictures()
+        known = images is not None or self.images is not None
+        shown = self.overlay(images, sharpness=sharpness) if known else self._heat_pictures(sharpness)
         columns = min(4, len(shown))
         rows = -(-len(shown) // columns)
         figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 3.3 * rows), squeeze=False)
@@ -176,10 +186,10 @@ class Explanation:
         figure.tight_layout()
         return figure
 
-    def _heat_pictures(self) -> list[Image]:
+    def _heat_pictures(self, sharpness: float = 1.0) -> list[Image]:
         from egcam.plots import heatmap_image
 
-        return [heatmap_image(heat) for heat in self._arrays()]
+        return [heatmap_image(heat, sharpness=sharpness) for heat in self._arrays()]
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""

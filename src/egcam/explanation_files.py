@@ -21,14 +21,17 @@ from torch import Tensor
 
 from egcam._version import __version__
 from egcam.errors import InputError
-from egcam.explanation import Explanation
+from egcam.explanation import Completeness, Explanation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")
+_SIDES = ("total", "expected", "attributions")
+_COMPLETE = "completeness_"
 _ALIKE = ("method", "layer", "reference", "size", "options", "classes")
+_KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
 _RECORD = re.compile(r"explanation(?:_([1-9][0-9]*))?\.json")
 _PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.png")
 
@@ -121,6 +124,8 @@ def _remove(folder: Path, start: int) -> None:
 
 def _tensors(explanation: Explanation) -> dict[str, Tensor]:
     everything = {name: getattr(explanation, name) for name in _TENSORS}
+    if explanation.completeness is not None:
+        everything.update({f"{_COMPLETE}{name}": getattr(explanation.completeness, name) for name in _SIDES})
     return {name: tensor for name, tensor in everything.items() if tensor is not None}
 
 
@@ -133,6 +138,7 @@ def _facts(explanation: Explanation, pictures: list[str]) -> dict[str, Any]:
         "size": list(explanation.size),
         "start": explanation.start,
         "passes": explanation.passes,
+        "tails": explanation.tails,
         "labels": [explanation.label(index) for index in range(len(explanation))],
         "options": explanation.options,
         "classes": None if explanation.classes is None else list(explanation.classes),
@@ -172,14 +178,16 @@ def _read(folder: Path, start: int) -> Explanation:
 def _read_batch(folder: Path, start: int) -> Explanation:
     facts = _record(folder, start)
     _check_facts(facts)
-    tensors: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
+    tensors: dict[str, Tensor | None] = dict.fromkeys(_KNOWN)
     with np.load(folder / f"{_stem(start)}.npz", allow_pickle=False) as arrays:
         for name in arrays.files:
             array = arrays[name]
-            if name not in _TENSORS or array.dtype.kind not in ("iu" if name in _CLASSES else "f"):
+            if name not in _KNOWN or array.dtype.kind not in ("iu" if name in _CLASSES else "f"):
                 raise ValueError(f"{name} of {array.dtype} are no part of an explanation")
             tensors[name] = torch.from_numpy(array).to(getattr(torch, facts["dtypes"][name]))
     _check_tensors(tensors)
+    sides = {name: tensors.pop(f"{_COMPLETE}{name}") for name in _SIDES}
+    completeness = None if None in sides.values() else Completeness(**sides)  # type: ignore[arg-type]
     height, width = facts["size"]
     return Explanation(
         size=(height, width),
@@ -187,6 +195,8 @@ def _read_batch(folder: Path, start: int) -> Explanation:
         method=facts["method"],
         reference=facts["reference"],
         passes=facts["passes"],
+        tails=facts["tails"],
+        completeness=completeness,
         options=facts["options"],
         classes=None if facts["classes"] is None else tuple(facts["classes"]),
         start=start,
@@ -202,6 +212,7 @@ def _check_facts(facts: dict[str, Any]) -> None:
         "reference": isinstance(facts["reference"], str | None),
         "size": isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size),
         "passes": type(facts["passes"]) is int,
+        "tails": type(facts["tails"]) is int,
         "options": isinstance(facts["options"], dict),
         "classes": classes is None or (isinstance(classes, list) and all(isinstance(name, str) for name in classes)),
     }
@@ -217,7 +228,7 @@ def _check_tensors(tensors: dict[str, Tensor | None]) -> None:
     if tensors["scores"] is None:
         raise ValueError("it holds no scores")
     for name, tensor in tensors.items():
-        wanted = maps.shape if name in ("maps", "error") else maps.shape[:-2]
+        wanted = maps.shape if name in ("maps", "error", f"{_COMPLETE}attributions") else maps.shape[:-2]
         if tensor is not None and tensor.shape != wanted:
             raise ValueError(f"its {name} are {tuple(tensor.shape)}, its maps {tuple(maps.shape)}")
 
@@ -239,11 +250,14 @@ def _joined(folder: Path, batches: Sequence[Explanation]) -> Explanation:
                 f"{other.start} differ in {different}; load them one by one, Explanation.load(folder, start=…)"
             )
     joined: dict[str, Any] = {name: _together(batches, name) for name in _tensors(first)}
-    return replace(first, passes=sum(one.passes for one in batches), **joined)
+    if first.completeness is not None:
+        joined["completeness"] = Completeness(**{name: joined.pop(f"{_COMPLETE}{name}") for name in _SIDES})
+    passes, tails = sum(one.passes for one in batches), sum(one.tails for one in batches)
+    return replace(first, passes=passes, tails=tails, **joined)
 
 
 def _together(batches: Sequence[Explanation], name: str) -> Tensor:
-    tensors = [(one, getattr(one, name)) for one in batches]
+    tensors = [(one, _tensors(one)[name]) for one in batches]
     return torch.cat([tensor[None] if one.is_single else tensor for one, tensor in tensors])
 
 
@@ -253,7 +267,7 @@ def _difference(one: Explanation, other: Explanation) -> str | None:
         if getattr(one, name) != getattr(other, name):
             return f"{name} ({getattr(one, name)} and {getattr(other, name)})"
     left, right = _tensors(one), _tensors(other)
-    for name in _TENSORS:
+    for name in _KNOWN:
         if (name in left) != (name in right):
             return f"{name}, which one has and the other has not"
         if name in left and left[name].dtype != right[name].dtype:

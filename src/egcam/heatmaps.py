@@ -24,17 +24,14 @@ def scaled(maps: Tensor) -> Tensor:
     return maps / largest.masked_fill(largest == 0, 1)
 
 
-def heatmaps(maps: Tensor, size: tuple[int, int], sharpness: float = 1.0) -> Tensor:
+def heatmaps(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """(N, H, W) in [0, 1], or [-1, 1] for signed maps: upsampled, then divided by the largest absolute value.
 
-    With a sharpness p, then to the power of p (maps without negative values only): the order of the pixels stays.
-
     >>> import torch
-    >>> heatmaps(torch.tensor([[[1.0, 4.0]]]), (1, 2), sharpness=2.0).tolist()
-    [[[0.0625, 1.0]]]
+    >>> heatmaps(torch.tensor([[[1.0, 4.0]]]), (1, 2)).tolist()
+    [[[0.25, 1.0]]]
     """
-    found = scaled(upsampled(maps, size))
-    return found if sharpness == 1.0 else found**sharpness
+    return scaled(upsampled(maps, size))
 
 
 def fused(maps: list[Tensor]) -> Tensor:

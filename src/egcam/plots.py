@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +14,13 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from egcam.errors import InputError
+from egcam.palette import OPACITY, Pixels, heat_layer, is_signed
 from egcam.references import gaussian_blur
-
-Pixels: TypeAlias = npt.NDArray[np.floating[Any]]
 
 # matplotlib is imported inside functions only: `import egcam` must stay quick.
 
-# Most photographs are warm (skin, fur, wood): viridis stays apart from them where the "hot" maps do not.
-POSITIVE_COLORS = "viridis"
-SIGNED_COLORS = "RdBu_r"
-
-_FADE = 0.6
 # A map is scattered dots when a slight blur takes this much of its height.
 _SPECKLED = 0.6
-
-
-@cache
-def _color_table(name: str) -> Pixels:
-    """(256, 3) the colours of a matplotlib colour map, in [0, 1]."""
-    from matplotlib import colormaps
-
-    if name not in colormaps:
-        raise InputError(f"unknown colour map {name!r}; matplotlib has 'viridis', 'inferno', 'magma', 'turbo', …")
-    return np.asarray(colormaps[name](np.linspace(0, 1, 256))[:, :3], dtype=np.float32)
 
 
 def _checked(heatmap: npt.ArrayLike) -> Pixels:
@@ -49,34 +32,32 @@ def _checked(heatmap: npt.ArrayLike) -> Pixels:
     return values
 
 
-def _colored(values: Pixels, colormap: str | None) -> Pixels:
-    """(H, W, 3) colours: a map with negative values runs from -1 to 1, any other from 0 to 1."""
-    signed = bool((values < 0).any())
-    table = _color_table(colormap or (SIGNED_COLORS if signed else POSITIVE_COLORS))
-    position = (values + 1) / 2 if signed else values
-    return table[np.clip(np.rint(position * 255), 0, 255).astype(np.intp)]
-
-
 def _as_image(colors: Pixels) -> Image.Image:
     return Image.fromarray(np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8))
 
 
-def heatmap_image(heatmap: npt.ArrayLike, colormap: str | None = None) -> Image.Image:
+def heatmap_image(heatmap: npt.ArrayLike, colormap: str | None = None, sharpness: float = 1.0) -> Image.Image:
     """A heat map in colours, without a photograph.
 
     Args:
         heatmap: (H, W) values in [0, 1], or in [-1, 1] for a signed map.
-        colormap: a matplotlib colour map; by default viridis, and red-blue for a signed map.
+        colormap: a matplotlib colour map; by default that of `egcam.palette`.
+        sharpness: an exponent of what is shown.
 
     Example:
         >>> heatmap_image(np.eye(4)).size
         (4, 4)
     """
-    return _as_image(_colored(_checked(heatmap), colormap))
+    values = _checked(heatmap)
+    return _as_image(heat_layer(values, colormap, is_signed(values), sharpness=sharpness)[:, :, :3])
 
 
 def overlay_image(
-    image: Image.Image, heatmap: npt.ArrayLike, alpha: float = 0.65, colormap: str | None = None
+    image: Image.Image,
+    heatmap: npt.ArrayLike,
+    alpha: float = OPACITY,
+    colormap: str | None = None,
+    sharpness: float = 1.0,
 ) -> Image.Image:
     """A heat map laid over its photograph: the more important a place, the less the photograph shows through.
 
@@ -85,7 +66,8 @@ def overlay_image(
         heatmap: (H, W) values in [0, 1], or in [-1, 1] for a signed map; resized to the photograph, and made
             `legible` where it is scattered dots.
         alpha: how opaque the most important place is; places of no importance show the bare photograph.
-        colormap: a matplotlib colour map; by default viridis, and red-blue for a signed map.
+        colormap: a matplotlib colour map; by default that of `egcam.palette`.
+        sharpness: an exponent of what is shown.
 
     Example:
         >>> overlay_image(Image.new("RGB", (8, 6), "white"), np.zeros((3, 4))).getpixel((0, 0))
@@ -95,13 +77,11 @@ def overlay_image(
         raise InputError(f"alpha is the opacity, a number from 0 to 1; not {alpha}")
     photograph = image.convert("RGB")
     values = _resized(legible(_checked(heatmap)), photograph.size)
-    # Opacity grows faster than importance, so that middling places are not lost on a busy photograph; not for
-    # signed maps, where the steep start would draw a line along every change of sign.
-    fade = 1.0 if (values < 0).any() else _FADE
-    importance = (np.clip(np.abs(values), 0, 1) ** fade)[:, :, None]
+    layer = heat_layer(values, colormap, is_signed(values), opacity=1.0, sharpness=sharpness)
+    importance = layer[:, :, 3:]
     opacity = alpha * importance
     below = _greyed(np.asarray(photograph, dtype=np.float32) / 255, importance)
-    return _as_image((1 - opacity) * below + opacity * _colored(values, colormap))
+    return _as_image((1 - opacity) * below + opacity * layer[:, :, :3])
 
 
 def _greyed(pixels: Pixels, share: Pixels) -> Pixels:

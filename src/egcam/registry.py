@@ -31,6 +31,12 @@ from egcam.models.targets import Target
 
 Factory = Callable[..., Explainer]
 
+# Options people look for among a method's, and where they are instead.
+ELSEWHERE = {
+    "sharpness": "sharpness is an exponent of pictures, not of maps: pass it where maps are drawn, as "
+    "explanation.overlay(sharpness=2) or --sharpness 2",
+}
+
 _factories: dict[str, Factory] = {}
 
 
@@ -74,6 +80,8 @@ def create(name: str, model: nn.Module, **options: Any) -> Explainer:
     factory = _factory(name)
     unknown = sorted(set(options) - takes(name))
     if unknown:
+        if unknown[0] in ELSEWHERE:
+            raise MethodError(f"method {name!r} takes no option {unknown[0]!r}; {ELSEWHERE[unknown[0]]}")
         known = sorted(takes(name))
         raise MethodError(
             f"method {name!r} takes no option {unknown[0]!r}; {near_misses(unknown[0], known)} "
@@ -133,11 +141,9 @@ _BUILT_IN: dict[str, Factory] = {
     "expected-grad-cam-paper": partial(
         ExpectedGradCAM,
         difference="input",
-        pooled=True,
+        weighting="mean",
         kernel=Kernel("uniform", scale=1.0),
-        against=1.0,
-        by_sample=False,
-        sharpness=1.0,
+        negative=1.0,
     ),
     "grad-cam": GradCAM,
     "grad-cam++": GradCAMPlusPlus,

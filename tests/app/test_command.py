@@ -29,8 +29,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return given
 
 
-def _run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["app", "--weights", "random", "--model", "resnet18", *arguments])
+def _run(*arguments: str, typed: str | None = None) -> Any:
+    return CliRunner().invoke(app, ["app", "--weights", "random", "--model", "resnet18", *arguments], input=typed)
 
 
 def test_it_listens_to_this_machine_only_unless_told_otherwise(served: dict[str, Any]) -> None:
@@ -44,10 +44,36 @@ def test_it_listens_to_this_machine_only_unless_told_otherwise(served: dict[str,
 
 def test_another_address_is_warned_of(served: dict[str, Any]) -> None:
     result = _run("--host", "0.0.0.0", "--max-upload", "3", "--layer", "layer3")
-    assert "anyone who can reach 0.0.0.0 can use this page" in " ".join(result.output.split())
+    told = " ".join(result.output.split())
+    assert "anyone who can reach 0.0.0.0 can use this page: set a password with --password" in told
+    assert served["password"] is None
     assert served["limits"].megabytes == 3
     assert served["layer"] == "layer3"
     assert len(served["summaries"]["grad-cam"]) > 10
+
+
+def test_the_password_is_typed_asked_for_or_set(served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = _run("--password", "sesame", "--host", "0.0.0.0")
+    assert served["password"] == "sesame"
+    assert "sesame" not in result.output
+    assert "anyone who can reach" not in result.output
+    assert "nothing is encrypted" in " ".join(result.output.split())
+    monkeypatch.setenv("EGCAM_PASSWORD", "from outside")
+    _run()
+    assert served["password"] == "from outside"
+    result = _run("--ask-password", typed="asked for\nasked for\n")
+    assert served["password"] == "asked for"
+    assert "asked for" not in result.output
+
+
+def test_an_empty_password_or_two_are_wrong_use(served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _run("--password", "").exit_code == 2
+    assert _run("--password", "a", "--ask-password").exit_code == 2
+    monkeypatch.setenv("EGCAM_PASSWORD", "")
+    result = _run()
+    assert result.exit_code == 2
+    assert "the password is empty" in " ".join(result.output.split())
+    assert not served
 
 
 @pytest.mark.parametrize("arguments", [("--max-upload", "0"), ("--max-upload", "5000"), ("--port", "70000")])

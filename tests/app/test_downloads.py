@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from egcam.app.choices import Choices
 from egcam.app.session import explain, look, measure, saturate
 from egcam.app.shared_model import share
 from egcam.errors import InputError
+from egcam.metrics.tables import Row
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,6 +68,14 @@ def test_scores_as_csv(tmp_path: Path) -> None:
     assert [float(line["value"]) for line in read] == [row.value for row in rows["grad-cam"]]
 
 
+@pytest.mark.parametrize("name", ["=1+1|cmd'.jpg", "+a.jpg", "-a.jpg", "@SUM(A1).jpg"])
+def test_scores_hold_no_formulas_and_numbers_stay_numbers(tmp_path: Path, name: str) -> None:
+    scored = Row(0, "=method", "-metric", -0.25, 1.5)
+    with downloads.scores_file(tmp_path, replace(PHOTO, name=name), {"=method": [scored]}).open(newline="") as text:
+        _, line = csv.reader(text)
+    assert line[:5] == [f"'{name}", "'=method", "'-metric", "-0.25", "1.5"]
+
+
 @pytest.mark.parametrize("kind", ["exe", "../png", ""])
 def test_other_kinds_are_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InputError, match="downloaded as png, svg, npz"):
@@ -77,12 +85,3 @@ def test_other_kinds_are_refused(tmp_path: Path, kind: str) -> None:
 def test_nothing_to_download_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="explain an image first"):
         downloads.maps_file(tmp_path, "png", PHOTO, DOG, (), "tiny")
-
-
-def test_old_files_go_and_new_ones_stay(tmp_path: Path) -> None:
-    old, new = (downloads.maps_file(tmp_path, "npz", PHOTO, DOG, RESULTS, "tiny") for _ in range(2))
-    for path in (old, old.parent):
-        os.utime(path, (time.time() - 7200,) * 2)
-    downloads.sweep(tmp_path, 3600)
-    assert not old.exists()
-    assert new.exists()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +14,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 import egcam
+from app.process import command
 from app.tiny import CLASSES, bomb, encoded, picture, tiny_classifier
 from app.visitor import API, EXPLAIN, Visitor
 from egcam.app.limits import Limits
 from egcam.app.server import Running, serve
+from egcam.comparison import explain_one
 from egcam.errors import InputError, MissingExtraError
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
@@ -54,6 +55,20 @@ def test_an_upload_is_explained_and_the_map_is_right(visitor: Visitor) -> None:
     assert "Expected Grad-CAM for" in shown[0]
     assert 'alt="Expected Grad-CAM for' in shown[6]
     np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(1, None))
+
+
+@pytest.mark.parametrize(("method", "passes"), [("expected-grad-cam", 33), ("integrated-grad-cam", 52)])
+def test_unless_told_otherwise_the_page_does_as_egcam_explain(visitor: Visitor, method: str, passes: int) -> None:
+    samples, reference = visitor.component("samples")["value"], visitor.component("reference")["value"]
+    visitor.open(encoded(picture(1)), "one.png", (method, None, samples, reference))
+    found = visitor.maps()
+    classifier = tiny_classifier()
+    images = classifier.preprocess(picture(1))[None]
+    # What the command does when nothing but the method is given.
+    right = explain_one(classifier, images, picture(1), method, int(classifier.model(images).argmax()), {}, None)
+    np.testing.assert_array_equal(found[f"maps/{method}"], right.explanation.maps[0].numpy())
+    facts = json.loads(str(found["facts"]))["methods"][method]
+    assert facts["passes"] == right.explanation.passes == passes
 
 
 def test_another_class_is_another_map(visitor: Visitor) -> None:
@@ -113,6 +128,24 @@ def test_what_is_no_image_is_told_in_a_sentence(visitor: Visitor, content: bytes
 
 def test_a_bomb_is_refused(visitor: Visitor) -> None:
     assert "is too large" in visitor.open(bomb(), "bomb.png")[0]
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000)])
+def test_a_strip_is_explained_without_taking_the_memory_of_all(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    made: list[int] = []
+    resize = Image.Image.resize
+
+    def counted(image: Image.Image, size: tuple[int, int], *more: Any, **options: Any) -> Image.Image:
+        made.append(size[0] * size[1])
+        assert made[-1] <= 1024 * 1024
+        return resize(image, size, *more, **options)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    strip = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    assert "Expected Grad-CAM for" in visitor.open(encoded(strip), "strip.png")[0]
+    assert made
 
 
 def test_a_refused_image_leaves_the_one_before_alone(visitor: Visitor) -> None:
@@ -305,48 +338,19 @@ def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         pytest.fail("it was served all the same")
 
 
-OWN = """
-import sys
-sys.path.insert(0, {tests!r})
-from app.tiny import tiny_classifier as make
-"""
-
-
-def test_ctrl_c_ends_it_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN.format(tests=str(Path(__file__).parents[1])))
-    space = tmp_path / "space"
-    space.mkdir()
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_what_ends_a_process_ends_it_and_nothing_is_left(tmp_path: Path, ending: signal.Signals) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    environment = {**os.environ, "TMPDIR": str(space), "HOME": str(home), "OMP_NUM_THREADS": "1"}
-    environment = {name: value for name, value in environment.items() if not name.startswith(("XDG_", "MPL", "HF_"))}
-    command = [sys.executable, "-m", "egcam", "app", "--model", f"{tmp_path / 'own.py'}:make", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--no-open"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-        # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        assert process.stderr is not None
-        lines: list[str] = []
-        for line in process.stderr:
-            lines.append(line)
-            if "is at http" in line:
-                break
-        url = lines[-1].split("is at ")[1].split()[0]
-        one = Visitor(url)
+    with command(tmp_path, home) as page:
+        one = Visitor(page.url)
         one.open(encoded(picture(1)), "one.png")
         one.close()
-        assert list(space.iterdir())
-        process.send_signal(signal.SIGINT)
-        try:
-            _, rest = process.communicate(timeout=60)
-        finally:
-            process.kill()
-        assert process.returncode == 0
+        assert [file.name for file in page.space.rglob("*.png")] == ["one.png"]
+        page.process.send_signal(ending)
+        _, rest = page.process.communicate(timeout=60)
+        assert page.process.returncode == 0
+    space = page.space
     assert "Traceback" not in rest
     assert "its temporary files are gone" in rest
     # torch may leave an empty cache of its own; the page's folder is gone.

@@ -20,12 +20,13 @@ class Visitor:
     Args:
         url: the page's address.
         patience: seconds to wait for an answer.
+        password: sent with every request, as programs do.
     """
 
-    def __init__(self, url: str, patience: float = 120.0) -> None:
+    def __init__(self, url: str, patience: float = 120.0, password: str | None = None) -> None:
         self.url = url.rstrip("/")
         self.session = secrets.token_hex(8)
-        self.http = httpx.Client(timeout=patience, trust_env=False)
+        self.http = httpx.Client(timeout=patience, trust_env=False, auth=None if password is None else ("", password))
         self.config: dict[str, Any] = self.http.get(f"{self.url}/config").json()
         self.actions = {one["api_name"]: one["id"] for one in self.config["dependencies"]}
         self.waits: list[int] = []

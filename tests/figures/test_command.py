@@ -99,6 +99,46 @@ def test_the_numbers_are_those_of_the_library() -> None:
 
 
 @pytest.mark.usefixtures("place")
+def test_ranks_are_those_of_the_table() -> None:
+    document = json.loads(
+        run(
+            "ranks", "one.png", "two.png", "--methods", "grad-cam,layer-cam", "--metrics", "deletion,running-time",
+            "--step", "64", "--out", "f.png", "--json",
+        ).stdout
+    )  # fmt: skip
+    classifier = zoo.load("own.py:small")
+    pixels = torch.stack([classifier.preprocess(read_image(name)) for name in ("one.png", "two.png")])
+    grad, layer = (
+        egcam.metrics.deletion(
+            classifier.model, pixels, egcam.explain(classifier.model, pixels, name).heatmaps, step=64
+        )
+        for name in ("grad-cam", "layer-cam")
+    )
+    # Image by image; running time does not count.
+    first = torch.where(grad < layer, 1.0, torch.where(grad == layer, 1.5, 2.0)).mean().item()
+    assert {one["method"]: one["rank"] for one in document["ranks"]} == {"grad-cam": first, "layer-cam": 3 - first}
+
+
+@pytest.mark.usefixtures("place")
+def test_what_has_no_heat_map_says_so() -> None:
+    shown = run("curves", "one.png", "--methods", "grad-cam", "--step", "128", "--sharpness", "2", "--out", "f.png")
+    assert "has no heat map and no use for --sharpness" in " ".join(shown.stderr.split())
+
+
+@pytest.mark.usefixtures("place")
+def test_a_word_means_one_thing() -> None:
+    """--grid is cells along a side, --patches how many of them, and the other class is not called as in Python."""
+    document = json.loads(run("patches", "one.png", "--patches", "2", "--grid", "3", "--out", "f.png", "--json").stdout)
+    assert len(document["patches"]) == 2
+    assert all(0 <= one[key] < 3 for one in document["patches"] for key in ("row", "column"))
+    contrast = json.loads(
+        run("contrast", "one.png", "--target", "cat", "--contrast-with", "dog", "--out", "c.png", "--json").stdout
+    )
+    assert contrast["contrast_with"]["name"] == "dog"
+    assert run("contrast", "one.png", "--against", "dog").exit_code == 2
+
+
+@pytest.mark.usefixtures("place")
 def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_drawn() -> None:
     Path("bad.png").write_text("no picture")
     result = run("grid", "bad.png", "one.png", "--methods", "grad-cam", "--dpi", "60", "--out", "f.png")
@@ -123,7 +163,7 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_drawn() -> No
         (["patches", "one.png", "two.png"], "shows one image, not 2"),
         (["patches", "one.png", "--methods", "grad-cam,cam"], "shows one method, not 2"),
         (["patches", "one.png", "--patches", "99"], "from 1 to 49"),
-        (["contrast", "one.png", "--target", "cat", "--against", "cat"], "contrasted with itself"),
+        (["contrast", "one.png", "--target", "cat", "--contrast-with", "cat"], "contrasted with itself"),
         (["convergence", "one.png", "--methods", "grad-cam"], "is not sampled"),
         (["bars", "one.png", "--metrics", "deletoin"], "did you mean 'deletion'"),
         (["curves", "one.png", "--saturated", "two.png"], "is for a figure of kind grid"),

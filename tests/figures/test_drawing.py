@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ import egcam
 from egcam import figures
 from egcam.errors import InputError
 from egcam.figures import style
-from egcam.figures.pictures import as_rgb, draw_color_bar, heat_layer
+from egcam.figures.pictures import as_rgb, draw_color_bar
 from egcam.figures.scores import Score, needs_log
 from egcam.metrics import Curve
 from egcam.metrics.tables import Row, Table
+from egcam.palette import heat_layer
 
 RED = Image.new("RGB", (16, 16), (255, 0, 0))
 RAMP = np.linspace(0, 1, 256).reshape(16, 16)
@@ -79,6 +81,37 @@ def test_the_colour_bar_shows_the_overlay_over_grey() -> None:
     assert np.allclose(alpha[-1], 0.8)
     assert np.allclose(shown, alpha * layer[:, :3] + (1 - alpha) * 0.5, atol=1e-6)
     assert np.allclose(shown[0], 0.5)
+
+
+def test_the_colour_bar_says_what_a_place_of_some_importance_looks_like() -> None:
+    """With a sharpness of 2 the colour beside 0.5 is that of a place of importance 0.5: the colour of 0.25."""
+    shown = np.asarray(draw_color_bar(Figure().add_subplot(), opacity=0.6, sharpness=2).get_array())[:, 0]
+    figure = figures.mask_comparison(RED, RAMP > 0.5, {"grad-cam": RAMP}, opacity=0.6, sharpness=2)
+    layer = drawn(figure.axes[2])[1]
+    assert np.allclose(layer[..., 3], 0.6 * RAMP**2, atol=1e-6)
+    # The ramp has 256 values and so has the bar.
+    alpha = layer.reshape(256, 4)[:, 3:]
+    assert np.allclose(shown, alpha * layer.reshape(256, 4)[:, :3] + (1 - alpha) * 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_sharpness_reaches_every_overlay_and_no_coarse_map(signed: bool) -> None:
+    one = explained()
+    other = explained(target=1)
+    if not signed:
+        one, other = (replace(each, maps=each.maps.abs()) for each in (one, other))
+    for draw in (
+        lambda p: figures.method_grid({"hires-cam": one}, sharpness=p),
+        lambda p: figures.class_contrast(one, other, RED, sharpness=p),
+    ):
+        plain, sharp = ([drawn(axes) for axes in draw(p).axes] for p in (1, 3))
+        overlays = [number for number, layers in enumerate(plain) if len(layers) == 2]
+        assert overlays
+        for number, layers in enumerate(plain):
+            if number in overlays:
+                assert np.allclose(sharp[number][1][..., 3], 0.8 * (layers[1][..., 3] / 0.8) ** 3, atol=1e-5)
+            elif len(layers) == 1 and layers[0].ndim == 2:
+                assert np.array_equal(layers[0], sharp[number][0])
 
 
 def test_pictures_that_are_none_are_refused() -> None:

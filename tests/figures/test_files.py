@@ -20,6 +20,7 @@ from egcam import Explanation, figures
 from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.metrics import Curve
+from egcam.palette import signed_colors
 
 HOSTILE = "a_b $x^2$ <&> $ 100%"
 HEAT = np.linspace(0, 1, 256).reshape(16, 16)
@@ -206,7 +207,7 @@ def test_twelve_methods_look_different_and_ours_is_emphasised() -> None:
 
 def test_the_diverging_colours_fall_evenly_in_lightness() -> None:
     color = pytest.importorskip("skimage.color")
-    table = style.signed_colors()(np.linspace(0, 1, 41))[:, :3]
+    table = signed_colors()(np.linspace(0, 1, 41))[:, :3]
     lightness = color.rgb2lab(table[None])[0, :, 0]
     assert np.allclose(lightness, lightness[::-1], atol=0.2)
     assert np.allclose(np.diff(lightness[:21]), 3.0, atol=0.3)

@@ -93,6 +93,11 @@ def test_identity_is_free_of_places_and_of_what_is_shown(tmp_path):
         (('"sparseness"', '"insertion"'), "metrics names 'insertion' twice"),
         (("[method.expected]", "[method.expcted]"), "method.expcted is not an entry of methods that is known"),
         (("samples = 4", "sample = 4"), "method.expected.sample is not an option of expected-grad-cam that is known"),
+        (
+            ("samples = 4", "sharpness = 2"),
+            "method.expected.sharpness is no option of expected-grad-cam; sharpness is an ",
+        ),
+        (("samples = 4", "sharpness = 2"), "explanation.overlay(sharpness=2) or --sharpness 2"),
         (("samples = 2", "sampels = 2"), "metric.max-sensitivity.sampels is not an option of max-sensitivity"),
         (('kind = "folder"', 'kind = "foldr"'), "data.kind is 'foldr'; did you mean 'folder'"),
         (('path = "photos"', ""), 'data.path is missing:  path = "…"'),

@@ -38,9 +38,9 @@ def study(method, metrics, protocol="default"):
     return Study("s", (ModelSpec("m", "m"),), DataSpec("folder", "p"), (spec,), found, protocol=protocol)
 
 
-def counted(net, of):
+def counted(net, of, size=SIZE):
     """Single images that enter the network's first layer, the explainer being warm."""
-    images, masks = torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1)), torch.ones(1, SIZE, SIZE)
+    images, masks = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(1)), torch.ones(1, size, size)
     [method] = of.methods
     layer = {"layer": "1"} if "layer" in registry.takes(method.method) else {}
     explainer = registry.create(method.method, net, **layer, **method.options)
@@ -75,6 +75,21 @@ def test_every_metric(net, metric, protocol):
     of = study("grad-cam", [metric], protocol)
     said, made = unit_passes(of, of.methods[0], CHANNELS, SIZE), counted(net, of)
     assert said == made if metric not in AT_MOST else said >= made
+
+
+@pytest.mark.parametrize("size", [32, 90, 96, 224])
+@pytest.mark.parametrize("protocol", ["default", "paper"])
+@pytest.mark.parametrize(
+    "metric", ["infidelity", MetricSpec("infidelity", {"patch": 20}), "deletion", "pixel-flipping"]
+)
+def test_every_size(net, metric, protocol, size):
+    of = study("grad-cam", [metric], protocol)
+    assert unit_passes(of, of.methods[0], CHANNELS, size) == counted(net, of, size)
+
+
+def test_nothing_is_announced_for_a_patch_that_does_not_fit():
+    of = study("grad-cam", ["infidelity", MetricSpec("infidelity", {"patch": 33})], "paper")
+    assert unit_passes(of, of.methods[0], CHANNELS, 31) == 2
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from egcam.errors import InputError
 from egcam.metrics.registry import names
 from egcam.studies.outcomes import Outcome, Unit
 from egcam.studies.report import write_report
@@ -219,6 +220,19 @@ def test_a_folder_gives_the_same_tables_as_memory(tmp_path):
     for name in ("scores.csv", "summary.csv", "figures/curves-net.png", "figures/examples-net.png", "report.tex"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     assert "layer layer4" in read_page(tmp_path / "there").text
+
+
+def test_sharpness_changes_the_example_maps_and_no_number(tmp_path):
+    source = with_pictures(made(study(), 3, value), 3)
+    plain, sharp = (write_report(source, tmp_path / str(p), sharpness=p) for p in (1, 3))
+    changed = {
+        str(one.relative_to(tmp_path / "1"))
+        for one, other in zip(plain, sharp, strict=True)
+        if one.read_bytes() != other.read_bytes()
+    }
+    assert changed == {"report.html", "figures/examples-net.png"}
+    with pytest.raises(InputError, match="sharpness is an exponent of at least 1"):
+        write_report(source, tmp_path / "none", sharpness=0.5)
 
 
 def test_every_metric_and_twelve_methods_fit(tmp_path):

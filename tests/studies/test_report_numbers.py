@@ -8,14 +8,17 @@ from math import isnan, nan
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
+from scipy.stats import rankdata
 
+from egcam import figures
 from egcam.errors import MethodError
+from egcam.metrics.ranking import mean_ranks
 from egcam.metrics.tables import Row, Table
 from egcam.studies.outcomes import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.content import gathered
-from egcam.studies.report.intervals import draws, intervals, means, resampled_means
-from egcam.studies.report.ranks import places, ranking
+from egcam.studies.report.intervals import draws, intervals
 from egcam.studies.report.reading import read, sentences, statement
 from egcam.studies.report.summary import summarised
 from egcam.studies.report.words import figure, spread
@@ -68,16 +71,6 @@ def test_intervals_cover_the_mean_about_as_often_as_they_say():
     assert 0.91 < ((low <= 0) & (high >= 0)).mean() < 0.96
 
 
-def test_resampled_means_leave_out_what_is_missing():
-    values = np.array([[1.0, 2.0], [1.0, nan], [1.0, 2.0]])
-    drawn = resampled_means(values)
-    assert (drawn[:, 0] == 1).all()
-    assert set(np.unique(drawn[~np.isnan(drawn[:, 1]), 1])) == {2.0}
-    # Only the image without a score is drawn about once in 27 times.
-    assert 0.02 < np.isnan(drawn[:, 1]).mean() < 0.06
-    assert means(values).tolist() == [1.0, 2.0]
-
-
 def test_ranks_by_hand():
     of = table(
         {
@@ -86,13 +79,13 @@ def test_ranks_by_hand():
             "running-time": {"a": [9.0, 9.0], "b": [9.0, 9.0], "c": [1.0, 1.0]},
         }
     )
-    found = ranking([of])
+    found = mean_ranks([of])
     # a: 1st and 2.5th; b: 2nd and 1st; c: 3rd and 2.5th. Running time does not count.
     assert found.metrics == ("insertion", "deletion")
     assert dict(zip(found.methods, found.mean, strict=True)) == {"b": 1.5, "a": 1.75, "c": 2.75}
     # All images say the same.
     assert found.low.tolist() == found.high.tolist() == found.mean.tolist()
-    both = ranking([of, table({"insertion": {"a": [0.1, 0.2], "b": [0.3, 0.4], "c": [0.5, 0.6]}})])
+    both = mean_ranks([of, table({"insertion": {"a": [0.1, 0.2], "b": [0.3, 0.4], "c": [0.5, 0.6]}})])
     assert dict(zip(both.methods, both.mean, strict=True)) == {
         "a": pytest.approx(6.5 / 3), "b": pytest.approx(5 / 3), "c": pytest.approx(6.5 / 3),
     }  # fmt: skip
@@ -105,19 +98,81 @@ def test_a_metric_without_a_score_of_one_method_does_not_count_in_ranks():
             "deletion": {"a": [0.3, 0.3], "b": [0.1, 0.1], "c": [0.2, 0.2]},
         }
     )
-    found = ranking([of])
+    found = mean_ranks([of])
     assert found.metrics == ("deletion",)
     assert found.methods == ("b", "c", "a")
     gone = table({"insertion": {"a": [0.9, 0.8], "b": [0.5, 0.5], "c": [nan, nan]}})
-    assert ranking([gone]).methods == ("a", "b")
-    assert ranking([table({"insertion": {"a": [0.9, 0.8]}})]) is None
-    assert ranking([]) is None
-    single = ranking([table({"insertion": {"a": [0.9], "b": [0.5]}})])
+    assert mean_ranks([gone]).methods == ("a", "b")
+    assert mean_ranks([table({"insertion": {"a": [0.9, nan], "b": [nan, 0.5]}})]) is None
+    assert mean_ranks([]) is None
+    single = mean_ranks([table({"insertion": {"a": [0.9], "b": [0.5]}})])
     assert np.isnan(single.low).all()
 
 
-def test_places_share_ties():
-    assert places(np.array([[1.0, 1.0, 0.0], [3.0, 2.0, nan]])).tolist()[0] == [2.5, 2.5, 1.0]
+def test_a_report_ranks_as_a_figure_does():
+    """Methods whose means and whose images disagree: a is best on average, b on two images of three."""
+    scores = {
+        "insertion": {"a": [9.0, 1.0, 1.0], "b": [1.0, 2.0, 2.0], "c": [0.0, 0.0, nan]},
+        "deletion": {"a": [0.1, 0.2, 0.3], "b": [0.1, 0.3, 0.2], "c": [0.4, 0.1, 0.1]},
+        "running-time": {"a": [3.0, 3.0, 3.0], "b": [2.0, 2.0, 2.0], "c": [1.0, 1.0, 1.0]},
+    }
+    of = table(scores)
+    by_image = {"a": [], "b": [], "c": []}
+    for image in range(3):
+        places = {"a": [], "b": [], "c": []}
+        for name, sign in (("insertion", -1), ("deletion", 1)):
+            values = {method: sign * scores[name][method][image] for method in places}
+            if not any(isnan(value) for value in values.values()):
+                for method, value in values.items():
+                    smaller = sum(other < value for other in values.values())
+                    places[method].append(smaller + (1 + sum(other == value for other in values.values())) / 2)
+        for method, found in places.items():
+            by_image[method].append(sum(found) / len(found))
+    expected = {method: pytest.approx(sum(ranks) / 3) for method, ranks in by_image.items()}
+    in_report = mean_ranks([of])
+    assert dict(zip(in_report.methods, in_report.mean, strict=True)) == expected
+    in_figure, images = figures.mean_ranks(of)
+    assert images == in_report.images == 3
+    assert [(one.method, one.mean, one.low, one.high) for one in in_figure] == list(
+        zip(in_report.methods, in_report.mean, in_report.low, in_report.high, strict=True)
+    )
+    assert "mean rank over 2 metrics and 3 images (1 is best)" in {
+        text.get_text() for text in figures.rank_plot(of).findobj(Text)
+    }
+
+
+def test_the_interval_of_a_rank_is_a_bootstrap_over_images(monkeypatch):
+    rng = np.random.default_rng(5)
+    of = table(
+        {"insertion": {name: rng.random(11) for name in "abc"}, "deletion": {name: rng.random(11) for name in "abc"}}
+    )
+    ranks = np.mean(
+        [
+            rankdata(sign * np.stack([of.values(name, metric) for name in "abc"], 1), axis=1)
+            for metric, sign in (("insertion", -1), ("deletion", 1))
+        ],
+        axis=0,
+    )
+    drawn = np.random.default_rng(0).integers(0, 11, (2000, 11))
+    low, high = np.quantile(ranks[drawn].mean(1), [0.025, 0.975], axis=0)
+    for most in (4_000_000, 50):
+        monkeypatch.setattr("egcam.metrics.ranking._MOST", most)
+        found = mean_ranks([of])
+        order = ["abc".index(name) for name in found.methods]
+        np.testing.assert_allclose(found.mean, ranks.mean(0)[order])
+        np.testing.assert_allclose(found.low, low[order])
+        np.testing.assert_allclose(found.high, high[order])
+
+
+def test_images_of_one_name_are_ranked_each():
+    rows = [
+        Row("same", method, "deletion", value, 0.0)
+        for method, values in {"a": [0.1, 0.1, 0.9], "b": [0.2, 0.2, 0.2]}.items()
+        for value in values
+    ]
+    found = mean_ranks([Table(tuple(rows), ("a", "b"), ("deletion",))])
+    assert found.images == 3
+    assert found.mean.tolist() == [pytest.approx(4 / 3), pytest.approx(5 / 3)]
 
 
 # Readings

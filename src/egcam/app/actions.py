@@ -94,7 +94,6 @@ class Actions:
         _check_ticket(ticket, turn)
         file, name = _uploaded(upload, self.folder)
         image = read_upload(file, name, self.limits)
-        downloads.sweep(self.folder, self.limits.keep_seconds)
         yield from self._opened(look(self.shared, image, short_name(name)), turn, choices)
 
     @_in_sentences(14)
@@ -207,7 +206,6 @@ class Actions:
         """A file with maps; yields status and the file."""
         target, results = explained or (None, ())
         photo = _opened(photo)
-        self._sweep()
         with self.shared.lock:
             chosen = target or photo.predictions[0]
             file = downloads.maps_file(self.folder, kind, photo, chosen, results, self.shared.classifier.name)
@@ -217,7 +215,6 @@ class Actions:
     def download_saturation(self, kind: str, photo: Photo | None, measured: Saturation | None) -> Iterator[Shown]:
         """A file with saturation curves; yields status and the file."""
         photo = _opened(photo)
-        self._sweep()
         with self.shared.lock:
             file = downloads.saturation_file(self.folder, kind, photo, self.shared.classifier.name, measured)
         yield _ready(file)
@@ -226,11 +223,7 @@ class Actions:
     def download_scores(self, photo: Photo | None, rows: Scores | None) -> Iterator[Shown]:
         """A file with scores; yields status and the file."""
         photo = _opened(photo)
-        self._sweep()
         yield _ready(downloads.scores_file(self.folder, photo, rows or {}))
-
-    def _sweep(self) -> None:
-        downloads.sweep(self.folder, self.limits.keep_seconds)
 
     def _checked(self, target: object, methods: object, layer: object, samples: object, reference: object) -> Choices:
         return checked(self.shared, self.limits, target, layer, methods, samples, reference)

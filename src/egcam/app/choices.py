@@ -24,7 +24,7 @@ class Choices:
         target: the class, by index.
         layer: by name.
         methods: by name, each once.
-        samples: of averaging methods.
+        samples: of averaging methods; 0 is each method's own number, as in `egcam explain`.
         reference: the name of what the image is compared with.
     """
 
@@ -38,7 +38,7 @@ class Choices:
         """The options of `egcam.comparison.explain_one`; the same choices always give the same maps."""
         seen = shared.classifier.preprocessing
         reference = None if self.reference == USUAL else by_name(self.reference, seen.mean, seen.std)
-        return {"layer": self.layer, "samples": self.samples, "reference": reference, "seed": 0}
+        return {"layer": self.layer, "samples": self.samples or None, "reference": reference, "seed": 0}
 
     def only(self, method: str) -> Choices:
         """The same for one method."""
@@ -92,8 +92,10 @@ def _checked_methods(methods: object) -> tuple[str, ...]:
 
 def _checked_samples(samples: object, most: int) -> int:
     count = _whole(samples)
-    if count is None or not 1 <= count <= most:
-        raise SamplingError(f"samples is a whole number from 1 to {most}, not {_told(samples)}")
+    if count is None or not 0 <= count <= most:
+        raise SamplingError(
+            f"samples is a whole number from 1 to {most}, or 0 for the method's own, not {_told(samples)}"
+        )
     return count
 
 

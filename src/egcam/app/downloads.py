@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -60,7 +59,7 @@ def saturation_file(folder: Path, kind: str, photo: Photo, model: str, found: Sa
 
 
 def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Row]]) -> Path:
-    """The scores as CSV."""
+    """The scores as CSV; a text that a spreadsheet would compute gets an apostrophe before it."""
     if not rows:
         raise InputError("there is nothing to download yet: measure the methods first")
     file = _new_file(folder, f"{photo.name} metrics", "csv")
@@ -68,7 +67,8 @@ def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Row]]) -
         table = csv.writer(text)
         table.writerow(["image", "method", "metric", "value", "seconds", "cause"])
         for row in (row for scores in rows.values() for row in scores):
-            table.writerow([photo.name, row.method, row.metric, row.value, row.seconds, row.cause or ""])
+            texts = [_inert(text) for text in (photo.name, row.method, row.metric)]
+            table.writerow([*texts, row.value, row.seconds, _inert(row.cause or "")])
     return file
 
 
@@ -79,27 +79,13 @@ def saturation_picture(model: str, found: Saturation) -> bytes:
     return buffer.getvalue()
 
 
-def sweep(folder: Path, seconds: float) -> None:
-    """Delete what has lain in the folder for longer than some seconds, and folders left empty by that.
+def _inert(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula.
 
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "old.png").write_bytes(b"")
-        >>> sweep(folder, -1)
-        >>> list(folder.iterdir())
-        []
+    >>> _inert("=1+1.jpg"), _inert("cat.jpg")
+    ("'=1+1.jpg", 'cat.jpg')
     """
-    latest = time.time() - seconds
-    for path in sorted(folder.rglob("*"), reverse=True):
-        try:
-            if path.is_dir():
-                path.rmdir() if path.stat().st_mtime < latest else None
-            elif path.stat().st_mtime < latest:
-                path.unlink()
-        except OSError:
-            # Another request was quicker, or the folder is not empty.
-            continue
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _checked(kind: str) -> str:

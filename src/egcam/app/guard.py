@@ -1,4 +1,5 @@
-"""What reaches the page at all: known hosts, known routes, bodies of a bearable size; and what a browser may load.
+"""What reaches the page at all: known hosts, own requests, who has the password, known routes, bodies of a bearable
+size; and what a browser may load.
 
 Gradio serves more than this page needs (proxies, recordings, editing). Only what it needs is let through.
 """
@@ -6,16 +7,20 @@ Gradio serves more than this page needs (proxies, recordings, editing). Only wha
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
+from egcam.app.door import Answer, Door, login_page
 from egcam.app.limits import Limits
+from egcam.app.origin import is_foreign
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = dict[bytes, bytes]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _API = "/gradio_api"
@@ -25,8 +30,12 @@ _ROUTES = re.compile(
     rf"|{_API}/queue/(?:join|data)/?|{_API}/heartbeat/[^/]+|{_API}/file=.+|{_API}/run/.+"
 )
 _UPLOAD = f"{_API}/upload"
+_STARTUP = f"{_API}/startup-events"
+_LOGIN = "/login"
 # A request other than an upload holds a few choices.
 _SMALL = 200_000
+# The form with a password.
+_LONGEST_LOGIN = 4096
 # The form around an uploaded file.
 _FORM = 10_000
 # Gradio's own page holds inline scripts and builds templates at run time; nothing comes from elsewhere.
@@ -38,8 +47,11 @@ _POLICY = (
 _HEADERS = (
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    # Under "no-referrer" a form would not say that it comes from the own page.
+    (b"referrer-policy", b"same-origin"),
 )
+_TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
+_PAGE = ((b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store"))
 
 
 class Guard:
@@ -51,10 +63,13 @@ class Guard:
         folder: the page's own temporary folder; uploads are refused while it is full.
         host: where the page is served. On this machine alone, requests that name another host are refused: a foreign
             web page could point its own name at this machine and read answers.
+        door: asks for the password; None where there is none.
     """
 
-    def __init__(self, application: Application, limits: Limits, folder: Path, host: str) -> None:
-        self.application, self.limits, self.folder = application, limits, folder
+    def __init__(
+        self, application: Application, limits: Limits, folder: Path, host: str, door: Door | None = None
+    ) -> None:
+        self.application, self.limits, self.folder, self.door = application, limits, folder, door
         self.is_local = is_local(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,17 +78,55 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.application(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        headers = dict(scope["headers"])
+        refusal = self._foreign(scope, headers)
+        if refusal is None and self._is_shut(scope, headers):
+            await self._ask(scope, receive, send)
+            return
+        refusal = refusal or self._unfit(scope, headers)
         if refusal is not None:
             await _answer(send, *refusal)
             return
         most = self._most(scope["path"])
         await self.application(scope, _counted(receive, most), _with_headers(send))
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        headers = dict(scope["headers"])
+    def _foreign(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Why a request has no business here, whoever sends it."""
         if self.is_local and not is_local(_host_of(headers.get(b"host", b"").decode("latin-1"))):
             return 421, "This page is for this machine only: open it as http://127.0.0.1."
+        # Anyone may link to the page itself.
+        is_visit = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith(_API)
+        if not is_visit and is_foreign(headers):
+            return 403, "This was sent by another web page: open this one itself."
+        return None
+
+    def _is_shut(self, scope: Scope, headers: Headers) -> bool:
+        if self.door is None:
+            return False
+        path = scope["path"]
+        # Gradio asks itself for this while it starts.
+        is_start = path == _STARTUP and not self.door.is_started
+        return path == _LOGIN or not (is_start or self.door.knows(headers))
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask for the password, or take it."""
+        assert self.door is not None
+        path, method = scope["path"], scope["method"]
+        if path == _LOGIN and method == "POST":
+            answer = self.door.try_password(await _sent_password(receive))
+            if answer is Answer.RIGHT:
+                await _answer(send, 303, "", [(b"location", b"./"), (b"set-cookie", self.door.cookie.encode())])
+            elif answer is Answer.WRONG:
+                await _answer(send, 401, login_page("That is not the password."), _PAGE)
+            else:
+                await _answer(send, 429, login_page("Too many wrong passwords: try again in a minute."), _PAGE)
+        elif path in ("/", _LOGIN) and method in ("GET", "HEAD"):
+            await _answer(send, 401, login_page(), _PAGE)
+        else:
+            await _answer(send, 401, "This page has a password: open it in a browser first.")
+
+    def _unfit(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Why a request is not passed on, though its sender may use the page."""
         path = scope["path"]
         if not _ROUTES.fullmatch(path):
             return 404, "There is no such page here."
@@ -143,8 +196,20 @@ def _with_headers(send: Send) -> Send:
     return guarded
 
 
-async def _answer(send: Send, status: int, text: str) -> None:
+async def _sent_password(receive: Receive) -> str:
+    """The password in the form that was sent; empty where there is none."""
+    body, is_whole = b"", False
+    while not is_whole:
+        message = await receive()
+        body += message.get("body", b"")
+        is_whole = not message.get("more_body", False)
+        if len(body) > _LONGEST_LOGIN:
+            return ""
+    return parse_qs(body.decode("latin-1")).get("password", [""])[0]
+
+
+async def _answer(send: Send, status: int, text: str, more: Sequence[tuple[bytes, bytes]] = _TEXT) -> None:
     body = text.encode()
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode()), *_HEADERS]
+    headers = [(b"content-length", str(len(body)).encode()), *more, *_HEADERS]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -32,7 +32,8 @@ _COMPARED = (
     "expected-grad-cam",
 )
 _MEASURED = ("grad-cam", "layer-cam", "expected-grad-cam")
-_DEFAULT_SAMPLES = 16
+# Each method's own number, as `egcam explain` takes it.
+_DEFAULT_SAMPLES = 0
 _HOUR = 3600
 # All that runs the network or draws takes turns: the network is shared, and the processor is the limit.
 _QUEUE: dict[str, Any] = {"concurrency_id": "network", "concurrency_limit": 1, "trigger_mode": "multiple"}
@@ -135,12 +136,12 @@ class _Layout:
                 elem_id="layer",
             )
             self.samples = AnySlider(
-                1,
+                0,
                 limits.samples,
                 _DEFAULT_SAMPLES,
                 step=1,
                 label="Samples",
-                info="Of the methods that average: more is smoother and slower.",
+                info="Of the methods that average: more is smoother and slower. 0 is each method's own number.",
                 elem_id="samples",
             )
             self.reference = AnyDropdown(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
+import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from egcam.app.door import Door
+from egcam.app.folder import temporary_folder
 from egcam.app.limits import Limits
 from egcam.errors import InputError, require
 from egcam.models.zoo import Classifier
 
 LOCAL = "127.0.0.1"
-_PREFIX = "egcam-app-"
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def serve(
     port: int | None = None,
     limits: Limits | None = None,
     summaries: Mapping[str, str] | None = None,
+    password: str | None = None,
 ) -> Iterator[Running]:
     """Serve the page for the length of a `with` block.
 
@@ -53,19 +55,41 @@ def serve(
         port: None or 0 takes a free one.
         limits: what the page accepts.
         summaries: what each method does, in a line, by name.
+        password: without it there is no page, no file and no answer; None lets everybody in.
     """
     require("gradio", "app", "the page")
     limits = limits or Limits()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    door = None if password is None else Door(password)
+    with temporary_folder(limits.keep_seconds) as folder, _environment(folder):
+        blocks = _launch(classifier, layer, host, port, limits, summaries or {}, folder, door)
+        try:
+            yield Running(str(blocks.local_url), folder)
+        finally:
+            blocks.close(verbose=False)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """What ends a service or a terminal (SIGTERM, SIGHUP) does as Ctrl-C does, for the length of a `with` block.
+
+    The second one is passed over, so that nothing disturbs the cleaning up. What was ignored before, as under `nohup`,
+    stays so. For the main thread only.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    heard = {number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+
+    def end(*_: object) -> None:
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in heard:
+        signal.signal(number, end)
     try:
-        with _environment(folder):
-            blocks = _launch(classifier, layer, host, port, limits, summaries or {}, folder)
-            try:
-                yield Running(str(blocks.local_url), folder)
-            finally:
-                blocks.close(verbose=False)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for number in heard:
+            signal.signal(number, before[number])
 
 
 def wait() -> None:
@@ -85,6 +109,7 @@ def _launch(
     limits: Limits,
     summaries: Mapping[str, str],
     folder: Path,
+    door: Door | None,
 ) -> Any:
     from starlette.middleware import Middleware
 
@@ -95,7 +120,7 @@ def _launch(
 
     chosen = _free_port(host, port)
     page = build(Actions(share(classifier, layer), limits, folder), summaries)
-    guard = Middleware(Guard, limits=limits, folder=folder, host=host)
+    guard = Middleware(Guard, limits=limits, folder=folder, host=host, door=door)
     page.blocks.launch(
         server_name=host,
         server_port=chosen,
@@ -120,6 +145,8 @@ def _launch(
         css=page.css,
         js=page.script,
     )
+    if door is not None:
+        door.is_started = True
     return page.blocks
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from egcam.errors import LayerError
-from egcam.models.layers import Call, Trace, dry_run, last_spatial_layer
+from egcam.models.layers import last_spatial_layer
+from egcam.models.targets import class_count
+from egcam.models.trace import Call, Trace, dry_run
 from egcam.models.zoo import Classifier
 
 
@@ -70,7 +72,8 @@ def share(classifier: Classifier, layer: str | None = None) -> SharedModel:
     trace = dry_run(classifier.model, torch.zeros(1, channels, height, width, device=classifier.device))
     wanted = layer or classifier.layer or last_spatial_layer(trace)
     found = _layer_choices(trace, wanted)
-    names = tuple(_class_label(classifier, index) for index in range(trace.classes or 0))
+    count = 0 if trace.classes is None else class_count(trace.classes, classifier.classes)
+    names = tuple(_class_label(classifier, index) for index in range(count))
     return SharedModel(replace(classifier, layer=wanted), found, names)
 
 
@@ -97,7 +100,7 @@ def _layer_choices(trace: Trace, wanted: str) -> tuple[LayerChoice, ...]:
             raise LayerError(f"layer {wanted!r} puts out no feature maps, or is not in this network; try {known}")
         kept[wanted] = calls[-1]
     ordered = sorted(kept.items(), key=lambda item: item[1].finished)
-    return tuple(LayerChoice(name, (call.shape[1], call.shape[2], call.shape[3])) for name, call in ordered)
+    return tuple(LayerChoice(name, trace.map_shape(call)) for name, call in ordered)
 
 
 def _has_places(call: Call) -> bool:

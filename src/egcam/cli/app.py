@@ -66,6 +66,10 @@ BatchSize = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Most images in one pass; else as memory allows.")
 ]
 Signed = Annotated[bool, typer.Option("--signed", help="Show what speaks against the class, too (no ReLU).")]
+Sharpness = Annotated[
+    float,
+    typer.Option(metavar="P", min=1, help="Show heat maps to the power of P: what is small gets smaller."),
+]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the files go.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
 
@@ -122,6 +126,7 @@ def explain(
         typer.Option(metavar="KIND", help="What is explained: logit, probability, or sigmoid (multi-label)."),
     ] = "logit",
     signed: Signed = False,
+    sharpness: Sharpness = 1.0,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many predictions --json lists.")] = 5,
     as_json: Json = False,
 ) -> None:
@@ -151,6 +156,7 @@ def explain(
             target=target,
             reference=reference,
             options=options,
+            sharpness=sharpness,
             out=out,
             top=top,
             as_json=as_json,
@@ -177,6 +183,7 @@ def compare(
     weights: Weights = None,
     classes: Classes = None,
     signed: Signed = False,
+    sharpness: Sharpness = 1.0,
     as_json: Json = False,
 ) -> None:
     """Compare methods on one image: a labelled grid with the image, each method and the top-5 predictions."""
@@ -194,6 +201,7 @@ def compare(
             target=target,
             reference=reference,
             options=options,
+            sharpness=sharpness,
             out=out,
             as_json=as_json,
         )
@@ -217,15 +225,16 @@ def saturation(
         typer.Option(metavar="NAME[,NAME]", help="The layer, one for all networks or one each; found if not given."),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="How many values of a, from black to image.")] = 25,
-    grid: Annotated[
-        str, typer.Option(metavar="KIND", help="even, or uniform: drawn from U(0, 1) as in the paper, ends added.")
+    spacing: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="Of a: even, or uniform: drawn from U(0, 1) as in the paper, ends added."),
     ] = "even",
     most: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Most images of a folder.")] = 25,
     target: Target = None,
     reference: Reference = None,
     samples: Samples = None,
-    patches: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Patches are cells of an N x N grid over the image.")
+    grid: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Cells along each side of the image; patches are these cells.")
     ] = 4,
     seed: Seed = 0,
     device: Device = None,
@@ -236,6 +245,7 @@ def saturation(
         typer.Option(metavar="FILE[,FILE]", help="Saved state_dicts, in the order of --model; 'random' for untrained."),
     ] = None,
     classes: Classes = None,
+    sharpness: Sharpness = 1.0,
     as_json: Json = False,
 ) -> None:
     """Does the network saturate, and can its plain gradient be trusted?
@@ -243,7 +253,7 @@ def saturation(
     Each image is scaled up from black: pixels times a, a from 0 to 1. At each a: the cosine of the layer's embedding to
     the full image's, the top label's logit and softmax score, and the length of the gradient. Makes figures (PNG, SVG),
     CSV and summary.json, and ends with a verdict, with Grad-CAM and Expected Grad-CAM side by side. As in the paper:
-    --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --grid uniform
+    --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --spacing uniform
     """
     from egcam.cli.saturation import study_saturation
 
@@ -259,11 +269,12 @@ def saturation(
             reference=reference,
             samples=samples,
             steps=steps,
-            grid=grid,
+            spacing=spacing,
             most=most,
-            patches=patches,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
+            sharpness=sharpness,
             folder=out,
             as_json=as_json,
         )
@@ -336,7 +347,7 @@ def figure(
     ] = None,
     model: Model = _DEFAULT_MODEL,
     target: Target = None,
-    against: Annotated[
+    contrast_with: Annotated[
         str | None, typer.Option(metavar="NAME|INT", help="contrast: the other class; else the next most probable.")
     ] = None,
     mask: Annotated[
@@ -353,8 +364,8 @@ def figure(
         int | None,
         typer.Option(metavar="N", min=1, help="Pixels changed at once in curves and their areas; else one row's."),
     ] = None,
-    patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many.")] = 4,
-    grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side.")] = 7,
+    patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many cells of the grid.")] = 4,
+    grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side of the image.")] = 7,
     layer: Layer = None,
     reference: Reference = None,
     samples: Samples = None,
@@ -366,6 +377,7 @@ def figure(
     signed: Signed = False,
     width: Annotated[str | None, typer.Option(metavar="W", help="column (3.3 in), page (6.9 in), or inches.")] = None,
     colors: Annotated[str | None, typer.Option(metavar="NAME", help="A matplotlib colour map; viridis.")] = None,
+    sharpness: Sharpness = 1.0,
     dpi: Annotated[int, typer.Option(metavar="N", min=20, max=2400, help="Pixels per inch.")] = 300,
     out: Annotated[
         list[Path] | None,
@@ -392,7 +404,7 @@ def figure(
             device=device,
             methods=methods,
             target=target,
-            against=against,
+            contrast_with=contrast_with,
             reference=reference,
             options=options,
             masks=mask or [],
@@ -403,6 +415,7 @@ def figure(
             grid=grid,
             width=width,
             colors=colors,
+            sharpness=sharpness,
             dpi=dpi,
             out=out or [],
             as_json=as_json,
@@ -426,11 +439,20 @@ def serve_app(
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any that is free.")] = 7860,
     max_upload: Annotated[float, typer.Option("--max-upload", metavar="MB", help="The largest image file.")] = 20.0,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = False,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Asked of every visitor. Others on this machine can read what is typed here: rather set the variable "
+            "EGCAM_PASSWORD, or be asked.",
+        ),
+    ] = None,
+    ask_password: Annotated[bool, typer.Option("--ask-password", help="Be asked for the password, unseen.")] = False,
 ) -> None:
     """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
 
     Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads stay in a temporary folder
-    that is removed at the end. Needs the extra called app (Gradio).
+    for about an hour, and go with the page. Needs the extra called app (Gradio).
     """
     from egcam.cli.app_command import run_app
 
@@ -445,6 +467,8 @@ def serve_app(
             port=port,
             max_upload=max_upload,
             open_page=open_page,
+            password=password,
+            ask_password=ask_password,
         )
 
 

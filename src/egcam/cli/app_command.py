@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
+
+import typer
 
 from egcam.cli.console import note, say
 from egcam.cli.inputs import read_classes
 from egcam.cli.lists import method_summary
 from egcam.errors import InputError, require
 
+PASSWORD_VARIABLE = "EGCAM_PASSWORD"
 _LARGEST_UPLOAD = 1000.0
 
 
@@ -24,6 +29,8 @@ def run_app(
     port: int,
     max_upload: float,
     open_page: bool,
+    password: str | None,
+    ask_password: bool,
 ) -> None:
     """Serve the page until Ctrl-C; nothing of it is left then."""
     require("gradio", "app", "the page")
@@ -31,18 +38,41 @@ def run_app(
         raise InputError(f"--max-upload is in megabytes, up to {_LARGEST_UPLOAD:g}; not {max_upload:g}")
     from egcam.app.guard import is_local
     from egcam.app.limits import Limits
-    from egcam.app.server import serve, wait
+    from egcam.app.server import ended_by_signals, serve, wait
     from egcam.models.zoo import load
     from egcam.registry import methods
 
+    password = _wanted_password(password, ask_password)
     classifier = load(model, weights, device, read_classes(classes))
     if not is_local(host):
-        note(f"anyone who can reach {host} can use this page: there is no password, and nothing is encrypted")
+        note(_warning(host, password))
     summaries = {name: method_summary(name) for name in methods()}
     limits = Limits(megabytes=max_upload)
-    with serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries) as running:
+    page = serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries, password=password)
+    with ended_by_signals(), page as running:
         say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")
         if open_page:
             webbrowser.open(running.url)
         wait()
-    say("egcam: the page is closed, and its temporary files are gone")
+    # The terminal may be gone.
+    with suppress(OSError):
+        say("egcam: the page is closed, and its temporary files are gone")
+
+
+def _wanted_password(given: str | None, ask: bool) -> str | None:
+    """The password that was typed, asked for, or set in the environment; None where none is wanted."""
+    if ask and given is not None:
+        raise InputError("--password and --ask-password: choose one")
+    if ask:
+        given = typer.prompt("Password for the page", hide_input=True, confirmation_prompt=True, err=True)
+    if given is None:
+        given = os.environ.get(PASSWORD_VARIABLE)
+    if given == "":
+        raise InputError(f"the password is empty: choose one that is hard to guess, or leave {PASSWORD_VARIABLE} unset")
+    return given
+
+
+def _warning(host: str, password: str | None) -> str:
+    if password is None:
+        return f"anyone who can reach {host} can use this page: set a password with --password; nothing is encrypted"
+    return f"nothing is encrypted on the way to {host}, the password neither: put a proxy with TLS before it"

@@ -15,6 +15,7 @@ from egcam.comparison import compare as run
 from egcam.errors import InputError
 from egcam.images import read_image
 from egcam.models.zoo import load
+from egcam.palette import checked_sharpness
 
 
 def compare_methods(
@@ -28,11 +29,13 @@ def compare_methods(
     target: str | None,
     reference: str | None,
     options: Mapping[str, Any],
+    sharpness: float,
     out: Path,
     as_json: bool,
 ) -> int:
     """Draw the grid, print what came out, and give the exit code."""
     names = read_methods(methods)
+    checked_sharpness(sharpness)
     try:
         image = read_image(file)
     except InputError as error:
@@ -44,7 +47,8 @@ def compare_methods(
     options = {**options, "reference": read_reference(reference, classifier)}
     everything = methods.strip() == "all"
     with told_warnings(file), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
-        found = run(classifier, image, names, readable(file.name), read_target(target), options, everything, share)
+        shown = readable(file.name)
+        found = run(classifier, image, names, shown, read_target(target), options, everything, share, sharpness)
     for name, reason in found.skipped.items():
         note(f"{name} is left out: {reason}")
     out.mkdir(parents=True, exist_ok=True)

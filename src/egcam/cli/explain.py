@@ -14,6 +14,7 @@ from egcam.comparison import Prediction, Progress, Result, chosen, explain_one, 
 from egcam.errors import InputError
 from egcam.images import find_images, read_image
 from egcam.models.zoo import Classifier, load
+from egcam.palette import checked_sharpness
 
 # What is passed whether or not it was typed; a method without it needs no note.
 _QUIET = {"seed", "score", "signed", "batch_size"}
@@ -30,12 +31,14 @@ def explain_files(
     target: str | None,
     reference: str | None,
     options: Mapping[str, Any],
+    sharpness: float,
     out: Path,
     top: int,
     as_json: bool,
 ) -> int:
     """Explain every image, print what came out, and give the exit code."""
     check_method(method)
+    checked_sharpness(sharpness)
     files = find_images(paths)
     classifier = load(model, weights, device, read_classes(classes))
     options = {**options, "reference": read_reference(reference, classifier)}
@@ -48,7 +51,9 @@ def explain_files(
             progress = _within(share, number, len(files))
             try:
                 with told_warnings(file) as warned:
-                    wanted, predictions, result = _explain(classifier, file, method, target, options, progress)
+                    wanted, predictions, result = _explain(
+                        classifier, file, method, target, options, progress, sharpness
+                    )
             except InputError as error:
                 failed[str(file)] = str(error)
                 complain(error)
@@ -71,6 +76,7 @@ def _explain(
     target: str | None,
     options: Mapping[str, Any],
     progress: Progress,
+    sharpness: float,
 ) -> tuple[Prediction, tuple[Prediction, ...], Result]:
     """The explained class, all predictions, and what the method said."""
     image = read_image(file)
@@ -78,7 +84,7 @@ def _explain(
     predictions = predict(classifier, images, multilabel=options.get("score") == "sigmoid")
     wanted = chosen(predictions, read_target(target), classifier.classes)
     photograph = classifier.crop(image)
-    result = explain_one(classifier, images, photograph, method, wanted.index, options, progress)
+    result = explain_one(classifier, images, photograph, method, wanted.index, options, progress, sharpness)
     return wanted, tuple(predictions), result
 
 

@@ -30,6 +30,7 @@ from egcam.errors import EgcamError, InputError, near_misses
 from egcam.explanation import Explanation
 from egcam.images import find_images, read_image
 from egcam.models.zoo import Classifier, load
+from egcam.palette import checked_sharpness, heat_colors
 from egcam.registry import create
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Wish:
     methods: list[str]
     everything: bool
     options: Mapping[str, Any]
-    against: str | None
+    contrast_with: str | None
     metrics: str | None
     step: int | None
     patches: int
@@ -121,7 +122,7 @@ def draw_figure(
     device: str | None,
     methods: str | None,
     target: str | None,
-    against: str | None,
+    contrast_with: str | None,
     reference: str | None,
     options: Mapping[str, Any],
     masks: Sequence[Path],
@@ -132,6 +133,7 @@ def draw_figure(
     grid: int,
     width: str | None,
     colors: str | None,
+    sharpness: float,
     dpi: int,
     out: Sequence[Path],
     as_json: bool,
@@ -145,7 +147,7 @@ def draw_figure(
     names = read_methods(methods or found.methods)
     if found.one_method and len(names) > 1:
         raise InputError(f"a figure of kind {kind} shows one method, not {len(names)}: pass --methods {names[-1]}")
-    looks = {"width": _width(width or found.width)} | _colors(kind, colors)
+    looks = {"width": _width(width or found.width)} | _overlay_look(kind, colors, sharpness)
     files = find_images(paths)
     _check_images(kind, found, files, masks, saturated)
     classifier = load(model, weights, device, read_classes(classes))
@@ -170,7 +172,7 @@ def draw_figure(
             names,
             everything,
             options,
-            against,
+            contrast_with,
             metrics,
             step,
             patches,
@@ -203,16 +205,19 @@ def _width(text: str) -> str | float:
     return width
 
 
-def _colors(kind: str, name: str | None) -> dict[str, Any]:
-    from egcam.figures.style import heat_colors
-
-    if name is None:
-        return {}
-    heat_colors(name)
-    if kind not in ("grid", "mask", "contrast", "convergence"):
-        note(f"a figure of kind {kind} has no heat map and no use for --colors")
-        return {}
-    return {"colors": name}
+def _overlay_look(kind: str, colors: str | None, sharpness: float) -> dict[str, Any]:
+    """What was asked for of the overlays, where the figure has any."""
+    asked: dict[str, Any] = {}
+    if colors is not None:
+        heat_colors(colors)
+        asked["colors"] = colors
+    if checked_sharpness(sharpness) != 1.0:
+        asked["sharpness"] = sharpness
+    if kind in ("grid", "mask", "contrast", "convergence"):
+        return asked
+    for name in asked:
+        note(f"a figure of kind {kind} has no heat map and no use for --{name}")
+    return {}
 
 
 def _check_images(
@@ -360,18 +365,18 @@ def _contrast(wish: Wish) -> Made:
     names = (photograph.target.name, other.name)
     caption = f"{_caption(photograph)}, {other.name} {other.probability:.0%}"
     figure = class_contrast(this, that, photograph.seen, labels=names, caption=caption, **wish.looks)
-    return Made(figure, {"against": prediction_dict(other)})
+    return Made(figure, {"contrast_with": prediction_dict(other)})
 
 
 def _other_class(wish: Wish, photograph: Photograph) -> Prediction:
-    """The class asked for with --against, else the most probable one that is not the target."""
+    """The class asked for with --contrast-with, else the most probable one that is not the target."""
     predictions = predict(wish.classifier, photograph.input[None].to(wish.classifier.device))
-    if wish.against is not None:
-        other = chosen(predictions, read_target(wish.against), wish.classifier.classes)
+    if wish.contrast_with is not None:
+        other = chosen(predictions, read_target(wish.contrast_with), wish.classifier.classes)
     else:
         other = next(one for one in predictions if one.index != photograph.target.index)
     if other.index == photograph.target.index:
-        raise InputError(f"{other.name} is contrasted with itself: pass another class with --against")
+        raise InputError(f"{other.name} is contrasted with itself: pass another class with --contrast-with")
     return other
 
 

@@ -45,6 +45,7 @@ class Explained:
             "reference": explanation.reference,
             "passes": explanation.passes,
             "seconds": round(self.result.seconds, 4),
+            "sharpness": self.result.sharpness,
             "warnings": list(self.warnings),
             "folder": str(self.folder),
             "overlay": str(self.folder / "overlay.png"),
@@ -60,7 +61,7 @@ class Explained:
         self.result.explanation.save(self.folder, pictures=False)
         self.result.overlay.save(self.folder / "overlay.png")
         heatmap = self.result.explanation.heatmaps[0].float().cpu().numpy()
-        heatmap_image(heatmap).save(self.folder / "heatmap.png")
+        heatmap_image(heatmap, sharpness=self.result.sharpness).save(self.folder / "heatmap.png")
         record = readable(json.dumps(self.as_dict(), indent=2, ensure_ascii=False))
         (self.folder / _RECORD).write_text(record + "\n", encoding="utf-8")
 

@@ -16,8 +16,9 @@ from egcam.cli.inputs import read_classes, read_reference, read_target
 from egcam.errors import InputError, LayerError, ModelError, near_misses
 from egcam.images import find_images, read_image
 from egcam.models.zoo import load
+from egcam.palette import checked_sharpness
 from egcam.studies.saturation.files import study_dict, write_json, write_study
-from egcam.studies.saturation.measure import GRIDS, Grid
+from egcam.studies.saturation.measure import SPACINGS, Spacing
 from egcam.studies.saturation.study import ModelStudy, Photograph, study_model
 
 
@@ -33,16 +34,18 @@ def study_saturation(
     reference: str | None,
     samples: int | None,
     steps: int,
-    grid: str,
+    spacing: str,
     most: int,
-    patches: int,
+    grid: int,
     seed: int,
     batch_size: int | None,
+    sharpness: float,
     folder: Path,
     as_json: bool,
 ) -> int:
     """Run the study, write its files, print the verdict, and give the exit code."""
-    kind = read_grid(grid)
+    chosen = read_spacing(spacing)
+    checked_sharpness(sharpness)
     asked = read_models(models, layers, weights)
     photographs, failed = _read_photographs(paths, most)
     if not photographs:
@@ -61,16 +64,16 @@ def study_saturation(
                     layer=layer,
                     steps=steps,
                     target=read_target(target),
-                    grid=kind,
+                    spacing=chosen,
                     seed=seed,
-                    patch_grid=patches,
+                    grid=grid,
                     options=options,
                     batch_size=batch_size,
                     progress=lambda part, before=number: share((before + part) / len(asked)),  # type: ignore[misc]
                 )
             studies.append(study)
     studies = told_apart(studies)
-    files = write_study(studies, folder)
+    files = write_study(studies, folder, sharpness)
     document = _document(studies, failed, [*files, folder / "summary.json"], folder)
     write_json(document, folder / "summary.json")
     if as_json:
@@ -80,17 +83,17 @@ def study_saturation(
     return SOME_FAILED if failed else DONE
 
 
-def read_grid(text: str) -> Grid:
+def read_spacing(text: str) -> Spacing:
     """How values of a are chosen, by name.
 
     Example:
-        >>> read_grid("uniform")
+        >>> read_spacing("uniform")
         'uniform'
     """
-    for grid in GRIDS:
-        if text == grid:
-            return grid
-    raise InputError(f"unknown grid {text!r}; {near_misses(text, GRIDS)}")
+    for spacing in SPACINGS:
+        if text == spacing:
+            return spacing
+    raise InputError(f"unknown spacing {text!r}; {near_misses(text, SPACINGS)}")
 
 
 def read_models(models: str, layers: str | None, weights: str | None) -> list[tuple[str, str | None, str | None]]:

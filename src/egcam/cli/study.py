@@ -128,12 +128,12 @@ def show_status(folder: str, workers: int, as_json: bool) -> None:
         out().print(found.render())
 
 
-def report(folder: str, target: Path | None, baseline: str | None, as_json: bool) -> None:
+def report(folder: str, target: Path | None, baseline: str | None, sharpness: float, as_json: bool) -> None:
     """Write a study's report."""
     from egcam.studies.report import write_report
 
     where = target if target is not None else _beside(folder)
-    written = write_report(folder, where, baseline=baseline)
+    written = write_report(folder, where, baseline=baseline, sharpness=sharpness)
     if as_json:
         print_json({"files": [str(file) for file in written]})
     else:

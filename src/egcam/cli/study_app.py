@@ -134,10 +134,13 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(metavar="METHOD", help="What others are compared with; grad-cam if not given.")
     ] = None,
+    sharpness: Annotated[
+        float, typer.Option(metavar="P", min=1, help="Show the examples' maps to the power of P.")
+    ] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Write the report: Markdown, LaTeX, CSV and one web page with tables, intervals, ranks, curves and maps."""
     with clear_errors(as_json):
         from egcam.cli.study import report as report_command
 
-        report_command(results, out, baseline, as_json)
+        report_command(results, out, baseline, sharpness, as_json)

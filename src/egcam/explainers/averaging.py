@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from egcam.errors import SamplingError
+from egcam.explainers.maps import Maps
 from egcam.explainers.moments import Moments, powers
 from egcam.explainers.options import is_whole
-from egcam.explainers.maps import Maps
 from egcam.explainers.task import Task, chunks
 from egcam.explanation import Completeness
 

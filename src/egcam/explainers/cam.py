@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard, Unpack
+from dataclasses import replace
+from typing import Any, Literal, TypeGuard, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import MethodError, ModelError, TargetError
-from egcam.explainers.explainer import Explainer, Maps, plain_settings
-from egcam.explainers.gradients import (
-    Difference,
-    Estimator,
-    Expected,
-    Moments,
-    Smooth,
-    Vanilla,
-    Wanted,
-    check_samples,
-    wide_enough,
-)
+from egcam.explainers.averaging import Wanted, check_samples
+from egcam.explainers.estimators import Estimator, Expected, Smooth, Vanilla
+from egcam.explainers.explainer import Explainer, plain_settings
 from egcam.explainers.kernels import KernelLike
+from egcam.explainers.maps import Maps
+from egcam.explainers.moments import Moments, wide_enough
 from egcam.explainers.options import Common
+from egcam.explainers.path_points import Difference
 from egcam.explainers.paths import PathLike
 from egcam.explainers.sampling import Sampling
 from egcam.explainers.task import Task, chunks
 from egcam.explainers.weightings import (
-    Against,
     Elementwise,
     GradientMean,
+    Negative,
     Normalised,
     PlusPlus,
     Positive,
-    Summed,
     Weighting,
     WeightingLike,
     as_weighting,
 )
 from egcam.models.layers import Layer
-from egcam.models.targets import class_scores
+from egcam.models.targets import by_class, class_scores
 from egcam.references import ReferenceLike, as_reference
 
 
@@ -49,16 +43,14 @@ class GradientCAM(Explainer):
         model: the classifier.
         layer: where; see `Explainer`.
         gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
-        weighting: how it weighs the channels: a `Weighting`, or a function (gradient, activations) -> weights.
-        against: how much of what speaks against the class counts in m = sum_k c_k, c_k = w_k A^k. A share from 0 to 1
-            multiplies negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": what single
-            samples say against the class counts as far as the samples agree, see `Weighting.map`; for a single
-            gradient, and wherever the gradient is the same at all points, that is the sum itself.
-        by_sample: average the rectified maps of an averaged estimator's single gradients, E_s[relu(map_s)], rather than
-            take the map of the average, relu(E_s[map_s]).
-        sharpness: an exponent p of the heat maps, which are scaled to [0, 1]: the order of the pixels stays, what is
-            small gets smaller. The raw maps are as they are without it. A signed map is the attribution itself:
-            everything against the class counts in full, and nothing is rectified or sharpened.
+        weighting: how it weighs the channels: a `Weighting`; its name, "mean" (Grad-CAM), "elementwise" (HiRes-CAM),
+            "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++) or "summed" (the gradient times
+            its difference term, the attribution itself); or a function (gradient, activations) -> weights.
+        negative: the weight of negative evidence in m = sum_k c_k, c_k = w_k A^k. A number from 0 to 1 multiplies
+            negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": the samples' negative
+            contributions are weighted by how consistently the samples agree on the sign, see `Weighting.map`; for a
+            single gradient, and wherever the gradient is the same at all points, that is the sum itself. Signed maps
+            count negative evidence in full.
         common: the options all explainers take.
     """
 
@@ -72,15 +64,11 @@ class GradientCAM(Explainer):
         *,
         gradient: Estimator | None = None,
         weighting: WeightingLike | None = None,
-        against: Against = 1.0,
-        by_sample: bool = False,
-        sharpness: float = 1.0,
+        negative: Negative = 1.0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, layer, **common)
-        self.against = _checked_against(against)
-        self.by_sample = by_sample
-        self.sharpness = _checked_sharpness(sharpness)
+        self.negative = _checked_negative(negative)
         self.gradient = Vanilla() if gradient is None else gradient
         if not isinstance(self.gradient, Estimator):
             raise MethodError(
@@ -95,9 +83,9 @@ class GradientCAM(Explainer):
         return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
-        against = 1.0 if self.signed else self.against
+        negative = 1.0 if self.signed else self.negative
         # Not passed on where it is 1: a weighting of one's own may have a map without it.
-        less: dict[str, Against] = {} if against == 1.0 else {"against": against}
+        less: dict[str, Negative] = {} if negative == 1.0 else {"negative": negative}
 
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
             return [
@@ -105,35 +93,50 @@ class GradientCAM(Explainer):
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        wanted = Wanted(self.weighting.order, against == "agreed", not self.signed, self.by_sample)
+        wanted = Wanted(self.weighting.order, negative == "agreed", not self.signed)
         found = self.gradient.estimate(task, wanted, map_of)
-        return Maps(found.maps, found.errors, found.reference)
+        return found if self.weighting.is_complete else replace(found, completeness=None)
 
     def _options(self) -> dict[str, Any]:
         return {
             "gradient": plain_settings(self.gradient),
             "weighting": type(self.weighting).__name__,
-            "against": self.against,
-            "by_sample": self.by_sample,
-            "sharpness": self.sharpness,
+            "negative": self.negative,
         }
 
 
-def _checked_against(against: Against) -> Against:
-    if against == "agreed":
+def _checked_negative(negative: Negative) -> Negative:
+    if negative == "agreed":
         return "agreed"
-    if isinstance(against, bool) or not isinstance(against, int | float) or not 0.0 <= against <= 1.0:
-        raise MethodError(f"against is a share from 0 to 1 (1 counts everything in full) or 'agreed', not {against!r}")
-    return float(against)
+    if isinstance(negative, bool) or not isinstance(negative, int | float) or not 0.0 <= negative <= 1.0:
+        raise MethodError(
+            "negative is the weight of negative evidence, a number from 0 to 1 (1 counts it in full) or 'agreed', "
+            f"not {negative!r}"
+        )
+    return float(negative)
 
 
-def _checked_sharpness(sharpness: float) -> float:
-    if isinstance(sharpness, bool) or not isinstance(sharpness, int | float) or not 1.0 <= sharpness < float("inf"):
-        raise MethodError(f"sharpness is an exponent of at least 1 (1 leaves the map as it is), not {sharpness!r}")
-    return float(sharpness)
+class _NamedCAM(GradientCAM):
+    """A gradient CAM whose weighting is what its name stands for, so it takes no other."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        gradient: Estimator | None = None,
+        negative: Negative = 1.0,
+        **common: Unpack[Common],
+    ) -> None:
+        if "weighting" in common:
+            raise MethodError(
+                f"{self.name} has a weighting of its own, with another it would be another method: "
+                "that is egcam.GradientCAM(model, gradient=..., weighting=...)"
+            )
+        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
 
 
-class GradCAM(GradientCAM):
+class GradCAM(_NamedCAM):
     """Grad-CAM (Selvaraju et al., 2017): w_k = mean_ij dy/dA^k.
 
     Example:
@@ -145,35 +148,35 @@ class GradCAM(GradientCAM):
     name = "grad-cam"
 
 
-class HiResCAM(GradientCAM):
+class HiResCAM(_NamedCAM):
     """HiRes-CAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
 
     name = "hires-cam"
     weighting = Elementwise()
 
 
-class XGradCAM(GradientCAM):
+class XGradCAM(_NamedCAM):
     """XGrad-CAM (Fu et al., 2020): w_k = sum_ij(dy/dA^k * A^k) / sum_ij A^k."""
 
     name = "xgrad-cam"
     weighting = Normalised()
 
 
-class LayerCAM(GradientCAM):
+class LayerCAM(_NamedCAM):
     """LayerCAM (Jiang et al., 2021): map = relu( sum_k relu(dy/dA^k) * A^k )."""
 
     name = "layer-cam"
     weighting = Positive()
 
 
-class GradCAMPlusPlus(GradientCAM):
+class GradCAMPlusPlus(_NamedCAM):
     """Grad-CAM++ (Chattopadhay et al., 2018): w_k = sum_ij alpha relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3)."""
 
     name = "grad-cam++"
     weighting = PlusPlus()
 
 
-class SmoothGradCAMPlusPlus(GradientCAM):
+class SmoothGradCAMPlusPlus(_NamedCAM):
     """Smooth Grad-CAM++ (Omeiza et al., 2019): Grad-CAM++ on the moments of g averaged over noisy copies of the image.
 
     The activations are those of the clean image. The noise's standard deviation is `scale` * (max - min).
@@ -195,22 +198,22 @@ class SmoothGradCAMPlusPlus(GradientCAM):
         super().__init__(model, layer, gradient=Smooth(samples, scale=scale, seed=seed), **common)
 
 
-class ExpectedGradCAM(GradientCAM):
+class ExpectedGradCAM(_NamedCAM):
     """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
 
         z_s = path(x'_s, x, a_s) + eta_s,     W_s = k d_s * dy/dA at z_s
-        by location (default)   c_s,k = W_s,k * A^k
-        pooled                  c_s,k = mean_ij(W_s,k) A^k
-        summed                  c_s,k = W_s,k, with a difference term: the layer attribution itself
+        weighting="elementwise" (default)   c_s,k = W_s,k * A^k
+        weighting="mean"                    c_s,k = mean_ij(W_s,k) A^k
+        weighting="summed"                  c_s,k = W_s,k, with a difference term: the layer attribution itself
         P_k = 1/n sum_s relu(c_s,k),     N_k = 1/n sum_s relu(-c_s,k),     r_k = |P_k - N_k| / (P_k + N_k)
-        against="agreed" (default)     map = relu( sum_k P_k - r_k N_k )
-        against=1                      map = relu( sum_k P_k - N_k ), the CAM of the averaged weights, as in the paper
+        negative="agreed" (default)    map = relu( sum_k P_k - r_k N_k )
+        negative=1                     map = relu( sum_k P_k - N_k ), the CAM of the averaged weights
 
-    What speaks against the class thus counts as far as the samples agree on it; at a linear head they do, and the map
-    is that of HiRes-CAM. Pooled weights are agreed on where samples and positions are: there P_k + N_k is the mean of
-    |W_s,k| over both, times |A^k|. Heat maps are sharpened: scaled to [0, 1], then to the power of `sharpness`. A
-    signed map is the average of the sums themselves. The paper's formula is `against=1, sharpness=1`. What each choice
-    does to the map's quality was measured before it became the default.
+    Negative contributions are thus weighted by how consistently the samples agree on their sign; at a linear head they
+    do, and the map is that of HiRes-CAM. With mean weights samples and positions must agree: there P_k + N_k is the
+    mean of |W_s,k| over both, times |A^k|. A signed map is the average of the sums themselves. The paper's formula is
+    the registered method "expected-grad-cam-paper". What each choice does to the map's quality was measured before it
+    became the default.
 
     Args:
         model: the classifier.
@@ -219,16 +222,13 @@ class ExpectedGradCAM(GradientCAM):
             of the image and plain colours in turn, which needs no data.
         samples: n, the most path points for each image.
         seed: of all draws.
-        path: "linear", "subset" or a callable; see `Expected`.
+        path: "linear", "subset", "latent" or a callable; see `Expected`.
         kernel: smoothing noise; see `Kernel`.
-        difference: "none", "input" or "latent"; see `Expected`.
+        difference: "none", "input", "latent" or "increment"; see `Expected`.
         sampling: "lattice", "stratified" or "monte-carlo"; see `Expected`.
         tolerance: the relative standard error of the map at which sampling stops.
-        pooled: average the weights over positions, as in Grad-CAM.
-        summed: add up the weighted differences themselves; needs a difference term.
-        against: how much of what speaks against the class counts; see `GradientCAM`.
-        by_sample: rectify each sample's map before averaging; see `GradientCAM`.
-        sharpness: the exponent p; see `GradientCAM`.
+        weighting: "elementwise", "mean" or "summed".
+        negative: the weight of negative evidence; see `GradientCAM`.
         common: the options all explainers take.
 
     Example:
@@ -254,11 +254,8 @@ class ExpectedGradCAM(GradientCAM):
         difference: Difference = "none",
         sampling: Sampling = "lattice",
         tolerance: float | None = None,
-        pooled: bool = False,
-        summed: bool = False,
-        against: Against = "agreed",
-        by_sample: bool = False,
-        sharpness: float = 2.0,
+        weighting: Literal["elementwise", "mean", "summed"] = "elementwise",
+        negative: Negative = "agreed",
         **common: Unpack[Common],
     ) -> None:
         gradient = Expected(
@@ -271,13 +268,21 @@ class ExpectedGradCAM(GradientCAM):
             tolerance=tolerance,
             seed=seed,
         )
-        form: dict[str, Any] = {"against": against, "by_sample": by_sample, "sharpness": sharpness}
-        super().__init__(model, layer, gradient=gradient, **form, **common)
-        if pooled and summed:
-            raise MethodError("pooled and summed are two different maps: choose one")
-        if summed and difference == "none":
-            raise MethodError("summed adds up weighted differences, so it needs difference='latent' or 'input'")
-        self.weighting = Summed() if summed else GradientMean() if pooled else Elementwise()
+        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
+        if weighting not in _OF_EXPECTED:
+            raise MethodError(
+                f"the weighting of Expected Grad-CAM is {' or '.join(map(repr, _OF_EXPECTED))}, not {weighting!r}; "
+                "any other is egcam.GradientCAM(model, gradient=egcam.Expected(...), weighting=...)"
+            )
+        if weighting == "summed" and difference == "none":
+            raise MethodError(
+                "weighting='summed' adds up weighted differences, so it needs difference='latent', 'increment' or "
+                "'input'"
+            )
+        self.weighting = as_weighting(weighting)
+
+
+_OF_EXPECTED = ("elementwise", "mean", "summed")
 
 
 class IntegratedGradCAM(Explainer):
@@ -317,7 +322,7 @@ class IntegratedGradCAM(Explainer):
         return self.steps + (1 if self.authors else 2)
 
     def _explain(self, task: Task) -> Maps:
-        task.look()
+        task.first_pass()
         images = task.images
         baselines = self.baseline.draw(images, task.rows.tolist(), 0, self.seed).images
         everyone = torch.arange(len(images), device="cpu")
@@ -329,7 +334,6 @@ class IntegratedGradCAM(Explainer):
             shares = images.new_tensor([self._share(step) for step, _ in batch])
             points = images[own] - (1 - shares[:, None, None, None]) * (images[own] - baselines[own])
             seen = task.gradients(points, own)
-            assert seen.gradients is not None
             for layer, (activations, gradient) in enumerate(zip(seen.activations, seen.gradients, strict=True)):
                 rise = wide_enough(activations)
                 if at_baseline is not None:
@@ -348,40 +352,74 @@ class IntegratedGradCAM(Explainer):
 
 
 class CAM(Explainer):
-    """CAM (Zhou et al., 2016): w_k = the target class's weight of channel k in the last linear layer.
+    """CAM (Zhou et al., 2016): map = relu( sum_k w_k A^k ), w the target class's weights in the last linear layer.
 
-    For networks that end in global average pooling and one linear layer (or 1x1 convolution).
+    For networks that end in global average pooling and one linear layer (or 1x1 convolution). That they do is seen by
+    their numbers: the weights W and biases b are those for which logits = W mean_ij(A) + b. Where no linear layer
+    gives the logits in this way, the network is refused.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+        >>> CAM(net, signed=True)(torch.rand(1, 1, 8, 8), target=0).maps.shape
+        torch.Size([1, 6, 6])
     """
 
     name = "cam"
 
     def _explain(self, task: Task) -> Maps:
-        seen = task.look()
+        seen = task.first_pass()
         if task.indices is None:
             raise TargetError("CAM takes its weights from a class; a callable target has none. Use 'grad-cam'")
+        outputs = class_scores(seen.output, len(task.images))
         maps = []
-        for layer in task.activations:
-            weight = self._class_weights(layer.shape[1], class_scores(seen.output, len(task.images)).shape[1])
-            rows = wide_enough(weight[task.indices.to(weight.device)]).to(layer.device)
+        for point, layer in zip(task.probe.points, task.activations, strict=True):
+            weights = by_class(self._weights(point.name, layer, outputs).T, self.classes).T
+            rows = weights[task.indices.to(weights.device)].to(layer.device)
             maps.append((rows[:, :, None, None] * wide_enough(layer)).sum(1))
         return Maps(maps)
 
-    def _class_weights(self, channels: int, classes: int) -> Tensor:
-        """(classes, K) of the last linear layer, which must take exactly the layer's channels."""
-        linear = [module for module in self.model.modules() if _is_linear(module)]
-        weights = [module.weight.detach().flatten(1) for module in linear if module.weight.shape[0] == classes]
-        if not weights:
+    def _weights(self, name: str, layer: Tensor, outputs: Tensor) -> Tensor:
+        """(outputs, K) of the linear layer that makes the outputs from the layer's averaged activations."""
+        count, channels = outputs.shape[1], layer.shape[1]
+        linear = [module for module in self.model.modules() if _is_linear(module) and len(module.weight) == count]
+        if not linear:
             raise ModelError(
-                f"CAM needs a network that ends in a linear layer with one output for each of the {classes} classes, "
+                f"CAM needs a network that ends in a linear layer with one output for each of the {count} classes, "
                 "and this one has none; use 'grad-cam'"
             )
-        if weights[-1].shape[1] != channels:
+        fitting = [module for module in linear if module.weight[0].numel() == channels]
+        if not fitting:
             raise ModelError(
                 "CAM needs a network that ends in global average pooling and one linear layer: the last linear layer "
-                f"takes {weights[-1].shape[1]} features, the explained layer has {channels} channels; use 'grad-cam'"
+                f"takes {linear[-1].weight[0].numel()} features, the explained layer has {channels} channels; "
+                "use 'grad-cam'"
             )
-        return weights[-1]
+        for module in reversed(fitting):
+            if _makes(module, layer, outputs):
+                return wide_enough(module.weight.detach().flatten(1))
+        raise ModelError(
+            "CAM needs a network that ends in global average pooling and one linear layer, whose output is the logits: "
+            f"averaging the activations of {name!r} and applying a linear layer of this network does not give its "
+            "logits, so something else lies between (another pooling, block, layer or activation); choose the layer "
+            "right before the pooling, or use 'grad-cam'"
+        )
 
 
 def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    return isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1))
+    if isinstance(module, nn.Conv2d):
+        return module.kernel_size == (1, 1) and module.groups == 1
+    return isinstance(module, nn.Linear)
+
+
+def _makes(module: nn.Linear | nn.Conv2d, layer: Tensor, outputs: Tensor) -> bool:
+    """Whether `outputs` (N, C) are W mean_ij(A) + b of the linear layer, as far as rounding lets one tell."""
+    weight, pooled = wide_enough(module.weight.detach().flatten(1)), wide_enough(layer).mean((2, 3))
+    bias = weight.new_zeros(len(weight)) if module.bias is None else wide_enough(module.bias.detach())
+    pooled, found = pooled.to(weight), wide_enough(outputs.detach()).to(weight)
+    rounding = max(_ROUNDING.get(tensor.dtype, 1e-4) for tensor in (module.weight, layer, outputs))
+    # Rounding grows with what is added up, not with the sum: terms may cancel.
+    size = pooled.abs() @ weight.abs().T + bias.abs()
+    return bool(((pooled @ weight.T + bias - found).abs() <= rounding * size).all())
+
+
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

@@ -67,7 +67,7 @@ class Vanilla(Estimator):
 
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps from one pass."""
-        gradients = task.first_gradients()
+        gradients = task.first_gradients().gradients
         moments = [Moments.of(wide_enough(gradient), wanted.order) for gradient in gradients]
         return Maps(map_of(moments, torch.arange(len(task.images), device="cpu")))
 

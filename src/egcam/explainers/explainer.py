@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,30 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning, warn_user
+from egcam.explainers.maps import Maps
 from egcam.explainers.options import is_whole
+from egcam.explainers.reference_activations import ReferenceActivations
 from egcam.explainers.task import Meter, Progress, Task
-from egcam.explanation import Explanation
+from egcam.explanation import Completeness, Explanation
 from egcam.heatmaps import fused, fused_errors
-from egcam.models.capture import Probe, Reshape, as_reshape
+from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
-from egcam.models.layers import INPUT, Layer, LayerPoint, Trace, dry_run, last_spatial_layer, resolve
+from egcam.models.layers import INPUT, Layer, LayerPoint, last_spatial_layer, resolve
 from egcam.models.layout import Layout
+from egcam.models.reading import Reshape, as_reshape
+from egcam.models.rows import check_rows
 from egcam.models.targets import Score, Target, Targets, known_classes
+from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
 _MOST_AT_ONCE = 64
 _SMALL = 8  # so few passes are made in one go, without asking what they need
-
-
-@dataclass(frozen=True)
-class Maps:
-    """What a method computes for a task: maps before the ReLU, one (n, h, w) per layer, errors where sampled."""
-
-    maps: list[Tensor]
-    errors: list[Tensor] | None = None
-    reference: str | None = None
 
 
 class Explainer(ABC):
@@ -48,13 +44,18 @@ class Explainer(ABC):
         model: the classifier. Compiled and DataParallel wrappers are seen through.
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
             a list of those (each map upsampled to the finest, divided by its maximum, averaged), or None: found.
-        score: what number of the target class is explained: "logit", "probability" or "sigmoid".
+        score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
+            or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
-            that carry names, and ImageNet networks, need none.
+            that carry names, and ImageNet networks, need none. One for each output; for a single output z also two,
+            [negative, positive], of logits -z and z.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
-        reshape: "tokens", "channels-last" or a callable, for layers that do not put out (N, channels, height, width).
+        reshape: for layers that do not put out (N, channels, height, width): "tokens" for (N, length, channels), its
+            grid read off the network and the image; (height, width) for tokens on that grid; a callable that makes
+            (N, channels, height, width) of the output. (N, height, width, channels) is recognised; "channels-last" and
+            "channels-first" say so where it is not.
     """
 
     name: ClassVar[str]
@@ -71,7 +72,7 @@ class Explainer(ABC):
         signed: bool = False,
         batch_size: int | None = None,
         memory: int | None = None,
-        reshape: str | Reshape | None = None,
+        reshape: Reshape | None = None,
     ) -> None:
         self.model = plain_model(model)
         self.score = score
@@ -83,6 +84,7 @@ class Explainer(ABC):
         self._layer = layer
         self._reshape = as_reshape(reshape)
         self._layout = Layout()
+        self._references = ReferenceActivations()
         self._traces: dict[tuple[int, ...], Trace | None] = {}
         self._points: tuple[LayerPoint, ...] | None = None
         Targets(None, 0, score)
@@ -95,7 +97,7 @@ class Explainer(ABC):
 
     @abstractmethod
     def _explain(self, task: Task) -> Maps:
-        """The maps of the task's images, before the ReLU. Must call `task.look` once."""
+        """The maps of the task's images, before the ReLU. Must make the task's first pass, in one of its forms."""
 
     @property
     def passes(self) -> int:
@@ -124,7 +126,8 @@ class Explainer(ABC):
             target: None (each image's predicted class), a class index or name, one of those for each image, or a
                 callable from the model's output to one number per row; it also sees sampled batches of other sizes,
                 so it must treat every row alike.
-            inputs: further positional inputs of the model. Tensors with N rows go with the images row by row.
+            inputs: further positional inputs of the model. Tensors with N rows go with the images row by row; what all
+                images have in common, such as text prompts, is passed as `egcam.shared(…)`.
             keywords: further keyword inputs of the model, treated alike.
             progress: called with (passes done, passes expected) as the work goes on.
         """
@@ -138,14 +141,27 @@ class Explainer(ABC):
         tasks: list[Task] = []
         found: list[Maps] = []
         with untouched(self.model, images.device):
+            check_rows(self.model, images, extra)
             points = self._layer_points(images, extra)
-            probe = Probe(self.model, points, extra, self._reshape, self._layout)
+            probe = Probe(
+                self.model, points, extra, self._reshape, self._layout, lambda some: self._trace_of(some, extra)
+            )
             size = self._images_at_once(images, points, extra)
             memo: dict[str, Any] = {}
             for start in range(0, len(images), size):
                 stop = min(start + size, len(images))
                 rows = torch.arange(start, stop, device="cpu")
-                task = Task(probe, images[start:stop], rows, targets.part(start, stop), size, meter, memo)
+                task = Task(
+                    probe,
+                    images[start:stop],
+                    rows,
+                    targets.part(start, stop),
+                    size,
+                    meter,
+                    memo,
+                    self._references,
+                    self._tails_at_once(images, points, extra),
+                )
                 found.append(self._explain(task))
                 tasks.append(task)
         return self._explanation(given, tasks, found, points, meter, single)
@@ -211,6 +227,24 @@ class Explainer(ABC):
         return max(1, min(most, self._budget(images.device) // max(1, needed)))
 
     def _bytes_per_image(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int | None:
+        trace = self._trace_of(images, extra)
+        own = images[0].numel() * images.element_size()
+        return None if trace is None else 2 * own + trace.bytes_per_image([point.name for point in points])
+
+    def _tails_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
+        """How many runs of what follows the layers fit into the memory budget together."""
+        if self.batch_size is not None:
+            return self.batch_size
+        trace = self._trace_of(images, extra)
+        if trace is None:
+            return _SMALL
+        needed = trace.bytes_of_tail([point.name for point in points])
+        fitting = min(_MOST_AT_ONCE, self._budget(images.device) // max(1, needed))
+        if images.device.type == "cpu" and self.memory is None:
+            fitting = max(_SMALL, min(fitting, _CPU_CACHED // max(1, needed)))
+        return max(1, fitting)
+
+    def _trace_of(self, images: Tensor, extra: ExtraInputs) -> Trace | None:
         shape = tuple(images.shape[1:])
         if shape not in self._traces:
             try:
@@ -219,9 +253,7 @@ class Explainer(ABC):
                 raise
             except Exception:  # whatever is wrong shows in the real pass, where it can be explained
                 self._traces[shape] = None
-        trace = self._traces[shape]
-        own = images[0].numel() * images.element_size()
-        return None if trace is None else 2 * own + trace.bytes_per_image([point.name for point in points])
+        return self._traces[shape]
 
     def _budget(self, device: torch.device) -> int:
         if self.memory is not None:
@@ -271,6 +303,8 @@ class Explainer(ABC):
             reference=found[0].reference,
             error=whole([error]),
             passes=meter.done,
+            tails=meter.tails,
+            completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed},
             classes=None if self.classes is None else tuple(self.classes),
             images=images,
@@ -292,6 +326,18 @@ class Explainer(ABC):
                 f"{self.method}: the map of image {_few(zero)} is zero everywhere: {cause}",
                 ZeroMapWarning,
             )
+
+
+def _together(parts: list[Completeness | None], layers: list[Tensor], single: bool) -> Completeness | None:
+    known = [part for part in parts if part is not None]
+    if len(known) != len(parts) or len(layers) != 1:
+        return None
+    total = torch.cat([part.total for part in known])
+    expected = torch.cat([part.expected for part in known])
+    attributions = layers[0].detach()
+    return (
+        Completeness(total[0], expected[0], attributions[0]) if single else Completeness(total, expected, attributions)
+    )
 
 
 def _few(numbers: list[int]) -> str:

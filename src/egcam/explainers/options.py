@@ -5,8 +5,8 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TypedDict
 
-from egcam.models.capture import Reshape
 from egcam.models.class_names import Classes
+from egcam.models.reading import Reshape
 from egcam.models.targets import Score
 
 
@@ -18,7 +18,7 @@ class Common(TypedDict, total=False):
     signed: bool
     batch_size: int | None
     memory: int | None
-    reshape: str | Reshape | None
+    reshape: Reshape | None
 
 
 def is_whole(value: object) -> bool:

@@ -125,7 +125,7 @@ class PathPoints(Evaluations):
         """d * g at each layer."""
         own = torch.cat([run.images for run in runs])
         points = _Points.joined([self._points(run) for run in runs])
-        gradients = [wide_enough(layer) for layer in self.task.gradients(points.images, own)]
+        gradients = [wide_enough(layer) for layer in self.task.gradients(points.images, own).gradients]
         factors = self._factors(own, points)
         if factors is None:
             return gradients
@@ -245,7 +245,7 @@ class NoisyCopies(Evaluations):
         """g at x + eta."""
         own = torch.cat([run.images for run in runs])
         points = [self._points(run) for run in runs]
-        return [wide_enough(layer) for layer in self.task.gradients(torch.cat(points), own)]
+        return [wide_enough(layer) for layer in self.task.gradients(torch.cat(points), own).gradients]
 
     def _points(self, run: Run) -> Tensor:
         images = self.task.images[run.images]

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from egcam.errors import LayerError
-from egcam.explainers.explainer import Explainer, Maps
-from egcam.explainers.gradients import wide_enough
+from egcam.explainers.explainer import Explainer
+from egcam.explainers.maps import Maps
+from egcam.explainers.moments import wide_enough
 from egcam.explainers.options import Common
 from egcam.explainers.task import Task
-from egcam.models.capture import Probe
 from egcam.models.layers import Layer, LayerPoint
 from egcam.models.replay import Replay
 
@@ -49,7 +49,7 @@ class ScoreCAM(Explainer):
     _channels_guess = 512
 
     def _explain(self, task: Task) -> Maps:
-        task.look()
+        task.first_pass()
         task.meter.expect(-self._channels_guess * len(task.images))
         return Maps([self._layer_maps(task, layer) for layer in task.activations])
 
@@ -95,44 +95,50 @@ class AblationCAM(Explainer):
     """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / y, y_k the score with channel k set to zero.
 
     Only what comes after the layer is run for each channel (see `egcam.models.replay`), and channels that are zero
-    anyway are not run at all. A score of exactly 0 has no relative drop: then w_k = y - y_k.
+    anyway are not run at all. Where that part cannot be run by itself, the whole network is, and these passes are
+    counted. A score of exactly 0 has no relative drop: then w_k = y - y_k.
     """
 
     name = "ablation-cam"
 
     @property
     def passes(self) -> int:
-        """Two whole passes; the rest are tails."""
-        return 2
+        """One; the rest are tails."""
+        return 1
 
     def _explain(self, task: Task) -> Maps:
-        if task.probe.reshape is not None:
-            raise LayerError("Ablation-CAM zeroes channels in the layer's own output, so it takes no reshape")
-        task.look()
-        return Maps([self._layer_maps(task, point) for point in task.probe.points])
+        task.first_pass_with_tails()
+        return Maps([self._layer_maps(task, *pair) for pair in zip(task.probe.points, task.tails, strict=True)])
 
-    def _layer_maps(self, task: Task, point: LayerPoint) -> Tensor:
-        replay = Replay(Probe(task.probe.model, [point], task.probe.extra), task.images, task.rows)
-        task.meter.add(len(task.images))
-        return torch.stack([self._map(task, replay, image) for image in range(len(task.images))])
+    def _layer_maps(self, task: Task, point: LayerPoint, tail: Replay) -> Tensor:
+        axis = task.probe.channel_axis(point)
+        if axis is None:
+            raise LayerError(
+                "Ablation-CAM zeroes channels in the layer's own output, and where a callable reshape reads it, it is "
+                "not known which axis they are: say reshape='tokens', 'channels-first' or 'channels-last' instead"
+            )
+        activations = wide_enough(tail.as_maps(tail.activations))
+        weights = torch.stack([self._weights(task, tail, axis, image) for image in range(len(task.images))])
+        return (weights[:, :, None, None] * activations).sum(1)
 
-    def _map(self, task: Task, replay: Replay, image: int) -> Tensor:
-        activations = replay.activations[image]
+    def _weights(self, task: Task, tail: Replay, axis: int, image: int) -> Tensor:
+        """(K,) of one image."""
+        activations = tail.activations[image, None].movedim(axis, 1)[0]
         own = torch.tensor([image], device="cpu")
         assert task.scores is not None
         score = wide_enough(task.scores[image])
         drops = wide_enough(activations).new_zeros(len(activations))
         acting = activations.flatten(1).any(1).nonzero()[:, 0]
-        for some in torch.split(acting, self._tails_at_once(activations)):
+        for some in torch.split(acting, self._channels_at_once(activations)):
             tried = activations.expand(len(some), *activations.shape).clone()
             tried[torch.arange(len(some), device=some.device), some] = 0
-            output = replay.run(tried, image)
+            output = tail.run(tried.movedim(1, axis), own.expand(len(some)))
+            task.meter.tails += len(some)
             ablated = wide_enough(task.scores_of(output, own.expand(len(some))))
             drops[some] = (score - ablated).to(drops)
-        weights = drops if score == 0 else drops / score.to(drops)
-        return (weights[:, None, None] * wide_enough(activations)).sum(0)
+        return drops if score == 0 else drops / score.to(drops)
 
-    def _tails_at_once(self, activations: Tensor) -> int:
+    def _channels_at_once(self, activations: Tensor) -> int:
         """Tails are small: fill the memory budget with copies of the activations, unless a batch size was given."""
         if self.batch_size is not None:
             return self.batch_size

@@ -13,7 +13,7 @@ from typing import Unpack
 from torch import nn
 
 from egcam.explainers.cam import GradientCAM
-from egcam.explainers.gradients import Estimator, Expected, Integrated, Smooth, Vanilla
+from egcam.explainers.estimators import Estimator, Expected, Integrated, Smooth, Vanilla
 from egcam.explainers.kernels import KernelLike
 from egcam.explainers.options import Common
 from egcam.explainers.paths import PathLike

@@ -11,7 +11,7 @@ from torch import Tensor
 from egcam.explainers.reference_activations import ReferenceActivations
 from egcam.models.capture import ForwardPass, GradientPass, Probe
 from egcam.models.replay import Replay
-from egcam.models.targets import Targets, predictions
+from egcam.models.targets import Targets
 
 Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
@@ -72,8 +72,8 @@ class Task:
         batch_size: int,
         meter: Meter,
         memo: dict[str, Any],
-        kept: ReferenceActivations,
-        tails_at_once: int,
+        kept: ReferenceActivations | None = None,
+        tails_at_once: int = 1,
     ) -> None:
         self.probe = probe
         self.images = images
@@ -82,7 +82,7 @@ class Task:
         self.batch_size = batch_size
         self.meter = meter
         self.memo = memo
-        self.kept = kept
+        self.kept = ReferenceActivations() if kept is None else kept
         self.tails_at_once = tails_at_once
         self.indices: Tensor | None = None
         self.predictions: Tensor | None = None
@@ -99,13 +99,13 @@ class Task:
         self.activations = seen.activations
         return seen
 
-    def first_gradients(self) -> list[Tensor]:
-        """The same pass with gradients, dy/dA at each layer."""
+    def first_gradients(self) -> GradientPass:
+        """The same pass with gradients."""
         seen = self.probe.gradients(self.images, self.rows, self._settle)
         self.meter.add(len(self.images))
         self.scores = seen.scores
         self.activations = seen.activations
-        return seen.gradients
+        return seen
 
     def first_pass_with_tails(self) -> None:
         """The same pass for each layer, after which what follows the layers can be run by itself."""
@@ -120,7 +120,7 @@ class Task:
         count = len(self.images)
         with torch.no_grad():
             self.indices = self.targets.indices(output)
-            self.predictions = predictions(output, count)
+            self.predictions = self.targets.predictions(output, count)
         return self.targets.scores(output, self.indices, count)
 
     def gradients(self, points: Tensor, own: Tensor) -> GradientPass:

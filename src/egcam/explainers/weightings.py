@@ -21,17 +21,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import MethodError
-from egcam.explainers.gradients import Moments
+from egcam.errors import MethodError, near_misses
+from egcam.explainers.moments import Moments
 
-Against: TypeAlias = float | Literal["agreed"]
-WeightingLike: TypeAlias = "Weighting | Callable[[Tensor, Tensor], Tensor]"
+Negative: TypeAlias = float | Literal["agreed"]
+WeightingLike: TypeAlias = "Weighting | str | Callable[[Tensor, Tensor], Tensor]"
 
 
 class Weighting(ABC):
     """From moments of the gradient and activations A, both (n, K, h, w), to a map (n, h, w)."""
 
     order: int = 1
+    is_complete: bool = False  # whether its signed map adds up to all that the gradient and its difference term hold
 
     @abstractmethod
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
@@ -47,19 +48,19 @@ class Weighting(ABC):
         magnitudes = activations.abs()
         return self.weights(Moments(moments.size), magnitudes) * magnitudes
 
-    def map(self, moments: Moments, activations: Tensor, against: Against = 1.0) -> Tensor:
-        """sum_k c_k with c_k = w_k A^k, where what speaks against the class may count for less.
+    def map(self, moments: Moments, activations: Tensor, negative: Negative = 1.0) -> Tensor:
+        """sum_k c_k with c_k = w_k A^k, where negative evidence may count for less.
 
-        A share: negative c_k count that many times. "agreed": the samples' words for and against, P_k = (s_k + c_k)/2
-        and N_k = (s_k - c_k)/2 with s_k the `sizes`, are added up as P_k - r_k N_k with r_k = |c_k| / s_k: 1 where all
-        samples agree, 0 where they cancel out.
+        A number: it multiplies negative c_k. "agreed": the samples' mean positive and negative contributions,
+        P_k = (s_k + c_k)/2 and N_k = (s_k - c_k)/2 with s_k the `sizes`, are added up as P_k - r_k N_k with
+        r_k = |c_k| / s_k: 1 where all samples agree, 0 where they cancel out.
         """
         found = self.contributions(moments, activations)
-        if against == "agreed":
+        if negative == "agreed":
             sizes = torch.maximum(self.sizes(moments, activations), found.abs())
             agreement = found.abs() / torch.where(sizes == 0, torch.ones_like(sizes), sizes)
             return ((sizes + found) - agreement * (sizes - found)).sum(1) / 2
-        return (found if against == 1.0 else functional.leaky_relu(found, against)).sum(1)
+        return (found if negative == 1.0 else functional.leaky_relu(found, negative)).sum(1)
 
 
 class GradientMean(Weighting):
@@ -124,6 +125,8 @@ class PlusPlus(Weighting):
 class Summed(Weighting):
     """The layer attribution itself: map = sum_k W_k. Makes sense only with a difference term in the gradient."""
 
+    is_complete = True
+
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, h, w)."""
         return moments.first
@@ -165,10 +168,28 @@ class FromFunction(Weighting):
         return self.function(moments.first, activations)
 
 
+BY_NAME: dict[str, type[Weighting]] = {
+    "mean": GradientMean,
+    "elementwise": Elementwise,
+    "positive": Positive,
+    "normalised": Normalised,
+    "plus-plus": PlusPlus,
+    "summed": Summed,
+}
+
+
 def as_weighting(weighting: WeightingLike) -> Weighting:
-    """A weighting, given as an object or as a function of (gradient, activations)."""
+    """A weighting, given as an object, by name, or as a function of (gradient, activations).
+
+    >>> type(as_weighting("summed")).__name__
+    'Summed'
+    """
     if isinstance(weighting, Weighting):
         return weighting
+    if isinstance(weighting, str):
+        if weighting not in BY_NAME:
+            raise MethodError(f"unknown weighting {weighting!r}; {near_misses(weighting, BY_NAME)}")
+        return BY_NAME[weighting]()
     if callable(weighting) and not isinstance(weighting, type):
         return FromFunction(weighting)
-    raise MethodError("a weighting is a Weighting object or a function (gradient, activations) -> weights")
+    raise MethodError("a weighting is a Weighting object, its name or a function (gradient, activations) -> weights")

@@ -11,19 +11,17 @@ from egcam.errors import InputError
 from egcam.explanation import Explanation
 from egcam.figures import style, words
 from egcam.figures.pictures import (
-    OPACITY,
     Picture,
-    Pixels,
     as_map,
     as_rgb,
     draw_color_bar,
     draw_overlay,
     draw_picture,
     greyed,
-    is_signed,
 )
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
 from egcam.heatmaps import upsampled
+from egcam.palette import OPACITY, Pixels, is_signed
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ def class_contrast(
     width: style.Width | float = "page",
     colors: str | None = None,
     opacity: float = OPACITY,
+    sharpness: float = 1.0,
 ) -> Figure:
     """The image, why this class, why that class, and the signed difference: why this rather than that.
 
@@ -102,6 +101,7 @@ def class_contrast(
         width: "column" (two by two), "page" (in a row) or inches.
         colors: a matplotlib colour map for the two maps.
         opacity: of the most important place in the overlays.
+        sharpness: an exponent of the overlays, 1 showing the map as it is.
 
     Example:
         >>> import torch, egcam
@@ -141,10 +141,10 @@ def class_contrast(
         if number == 0:
             draw_picture(axes, picture)
         elif number == 3:
-            draw_overlay(axes, greyed(picture), contrast.difference / reach, None, True, opacity)
+            draw_overlay(axes, greyed(picture), contrast.difference / reach, None, True, opacity, sharpness)
         else:
             heat = contrast.this if number == 1 else contrast.that
-            draw_overlay(axes, picture, heat, colors, signed, opacity)
+            draw_overlay(axes, picture, heat, colors, signed, opacity, sharpness)
     top = MARGIN + rows * (header + tall + GAP)
     # Each bar stands below the pictures it is of.
     middles = (2.0, 3.5) if across == 4 else (0.5, 1.5)
@@ -152,7 +152,7 @@ def class_contrast(
     shared, own = (
         sheet.axes(MARGIN + middle * (tile + GAP) - GAP / 2 - wide / 2, top, wide, BAR) for middle in middles
     )
-    draw_color_bar(shared, "importance", colors, signed, opacity, across=True)
-    draw_color_bar(own, "difference", None, True, opacity, across=True)
+    draw_color_bar(shared, "importance", colors, signed, opacity, across=True, sharpness=sharpness)
+    draw_color_bar(own, "difference", None, True, opacity, across=True, sharpness=sharpness)
     own.set_xticks([-1, 0, 1], [f"−{reach:.2g}", "0", f"{reach:.2g}"])
     return sheet.page

@@ -9,18 +9,17 @@ from matplotlib.figure import Figure
 from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.figures.pictures import (
-    OPACITY,
     Picture,
     as_rgb,
     draw_coarse,
     draw_color_bar,
     draw_overlay,
-    is_signed,
 )
 from egcam.figures.sampling import Convergence
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
 from egcam.figures.ticks import power_of_ten, these_numbers
 from egcam.heatmaps import heatmaps
+from egcam.palette import OPACITY, is_signed
 
 
 @style.context()
@@ -32,6 +31,7 @@ def convergence(
     width: style.Width | float = "column",
     colors: str | None = None,
     opacity: float = OPACITY,
+    sharpness: float = 1.0,
 ) -> Figure:
     """The relative error against a long run, with the band of errors the runs report themselves; maps underneath.
 
@@ -45,6 +45,7 @@ def convergence(
         width: "column", "page" or inches.
         colors: a matplotlib colour map.
         opacity: of the most important place in the overlays.
+        sharpness: an exponent of the overlays, 1 showing the map as it is.
 
     Example:
         >>> data = Convergence((1, 4), np.array([[0.2, 0.1]]), np.array([[np.nan, 0.1]]), np.ones((2, 3, 3)),
@@ -78,7 +79,7 @@ def convergence(
         borderaxespad=0,
     )
     top = 0.06 + plot + below + legend + line + MARGIN
-    _draw_maps(sheet, data, places, image, (top, tile, tall), (colors, opacity))
+    _draw_maps(sheet, data, places, image, (top, tile, tall), (colors, opacity, sharpness))
     return sheet.page
 
 
@@ -142,10 +143,10 @@ def _draw_maps(
     places: list[int],
     image: Picture | None,
     box: tuple[float, float, float],
-    look: tuple[str | None, float],
+    look: tuple[str | None, float, float],
 ) -> None:
     top, tile, tall = box
-    colors, opacity = look
+    colors, opacity, sharpness = look
     coarse = [*(data.maps[place] for place in places), data.long_map]
     titles = [f"n = {data.samples[place]}" for place in places] + [f"n = {data.long_samples}"]
     signed = is_signed(*coarse)
@@ -158,11 +159,15 @@ def _draw_maps(
             draw_coarse(axes, values, colors, signed)
         else:
             picture = as_rgb(image)
-            draw_overlay(axes, picture, _heat(values, picture.shape[:2]), colors, signed, opacity)
+            draw_overlay(axes, picture, _heat(values, picture.shape[:2]), colors, signed, opacity, sharpness)
         sheet.write(title, left + tile / 2, top - 0.02, down="bottom")
     bar = sheet.axes(start + len(coarse) * (tile + GAP), top, BAR, tall)
     # Beside small tiles there is no room for a word between the bar's numbers.
-    draw_color_bar(bar, "importance" if tall > 0.8 else "", colors, signed, None if image is None else opacity)
+    label = "importance" if tall > 0.8 else ""
+    if image is None:
+        draw_color_bar(bar, label, colors, signed)
+    else:
+        draw_color_bar(bar, label, colors, signed, opacity, sharpness=sharpness)
 
 
 def _heat(

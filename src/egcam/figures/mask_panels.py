@@ -15,18 +15,17 @@ from torch import Tensor
 from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.figures.pictures import (
-    OPACITY,
     Picture,
     as_heat,
     as_rgb,
     draw_color_bar,
     draw_overlay,
     draw_picture,
-    is_signed,
 )
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
 from egcam.metrics.localization import relevance_mass_accuracy
 from egcam.metrics.registry import MetricError, metric
+from egcam.palette import OPACITY, is_signed
 
 
 def mask_scores(
@@ -59,6 +58,7 @@ def mask_comparison(
     width: style.Width | float = "page",
     colors: str | None = None,
     opacity: float = OPACITY,
+    sharpness: float = 1.0,
 ) -> Figure:
     """Image, mask, and the overlay of each method with the object's outline; the localisation score beneath.
 
@@ -72,6 +72,7 @@ def mask_comparison(
         width: "column", "page" or inches.
         colors: a matplotlib colour map.
         opacity: of the most important place in the overlay.
+        sharpness: an exponent of the overlays, 1 showing the map as it is.
 
     Example:
         >>> heat = np.linspace(0, 1, 64).reshape(8, 8)
@@ -110,7 +111,7 @@ def mask_comparison(
     draw_picture(place(1), np.repeat(inside[:, :, None].astype(np.float32), 3, 2))
     for number, method in enumerate(heat, start=2):
         axes = place(number)
-        draw_overlay(axes, picture, heat[method], colors, signed, opacity)
+        draw_overlay(axes, picture, heat[method], colors, signed, opacity, sharpness)
         draw_outline(axes, inside)
     said = metric(measure).name.replace("-", " ")
     if words.width_of(f"{said} 0.000", style.SMALL, bold=True) > tile:
@@ -124,7 +125,7 @@ def mask_comparison(
             write(f"{said} {scores[shown]:.3f}", number, top + tall + 0.03, **look)
     write(f"{inside.mean():.0%} of the image", 1, top + tall + 0.03, color=style.FAINT)
     right = MARGIN + count * (tile + GAP)
-    draw_color_bar(sheet.axes(right, top, BAR, tall), "importance", colors, signed, opacity)
+    draw_color_bar(sheet.axes(right, top, BAR, tall), "importance", colors, signed, opacity, sharpness=sharpness)
     return sheet.page
 
 

@@ -13,9 +13,7 @@ from egcam.errors import InputError
 from egcam.explanation import Explanation
 from egcam.figures import style, words
 from egcam.figures.pictures import (
-    OPACITY,
     Picture,
-    Pixels,
     as_heat,
     as_map,
     as_pictures,
@@ -23,9 +21,9 @@ from egcam.figures.pictures import (
     draw_color_bar,
     draw_overlay,
     draw_picture,
-    is_signed,
 )
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
+from egcam.palette import OPACITY, Pixels, is_signed
 
 # A tile must hold "Integrated" and "Grad-CAM" in letters of 7 points.
 _SMALLEST_TILE = 0.66
@@ -80,6 +78,7 @@ def method_grid(
     width: style.Width | float = "page",
     colors: str | None = None,
     opacity: float = OPACITY,
+    sharpness: float = 1.0,
 ) -> Figure:
     """A labelled grid: for each image its picture and, for each method, the raw coarse map above the overlay.
 
@@ -96,6 +95,7 @@ def method_grid(
         width: "column", "page" or inches.
         colors: a matplotlib colour map; by default viridis, and a diverging one for signed maps.
         opacity: of the most important place in the overlay.
+        sharpness: an exponent of the overlays, 1 showing the map as it is.
 
     Example:
         >>> import torch, egcam
@@ -125,9 +125,9 @@ def method_grid(
     top = MARGIN
     for number, (block, caption, height) in enumerate(zip(blocks, captions, heights, strict=True)):
         titled = not one_band or number == 0
-        _draw_block(sheet, layout, block, caption, top, titled, (colors, signed, opacity))
+        _draw_block(sheet, layout, block, caption, top, titled, (colors, signed, opacity, sharpness))
         top += height
-    _draw_bars(sheet, layout, top, (colors, signed, opacity))
+    _draw_bars(sheet, layout, top, (colors, signed, opacity, sharpness))
     if saturated is not None:
         _draw_groups(sheet, layout, blocks, heights)
     return sheet.page
@@ -194,9 +194,9 @@ def _draw_block(
     caption: str,
     top: float,
     titled: bool,
-    look: tuple[str | None, bool, float],
+    look: tuple[str | None, bool, float, float],
 ) -> None:
-    colors, signed, opacity = look
+    colors, signed, opacity, sharpness = look
     big = 2 * layout.tile + GAP
     header = layout.header if titled else _caption_height()
     # The image and its caption; the maps begin to its right.
@@ -212,7 +212,7 @@ def _draw_block(
             coarse = sheet.axes(left, above + header, layout.tile, layout.tall)
             draw_coarse(coarse, block.coarse[method], colors, signed)
             overlay = sheet.axes(left, above + header + layout.tall + GAP, layout.tile, layout.tall)
-            draw_overlay(overlay, block.picture, block.heat[method], colors, signed, opacity)
+            draw_overlay(overlay, block.picture, block.heat[method], colors, signed, opacity, sharpness)
         # Names of the two rows, beside the last tile of the band.
         right = layout.across(len(band) + (2 if number == 0 else 0)) - GAP + 0.04
         for row, name in enumerate(("coarse", "overlay")):
@@ -226,14 +226,16 @@ def _title(sheet: Sheet, method: str, middle: float, bottom: float, width: float
     sheet.write(text, middle, bottom, down="bottom", bold=ours, color=style.EMPHASIS if ours else style.INK)
 
 
-def _draw_bars(sheet: Sheet, layout: _Layout, top: float, look: tuple[str | None, bool, float]) -> None:
+def _draw_bars(sheet: Sheet, layout: _Layout, top: float, look: tuple[str | None, bool, float, float]) -> None:
     """One bar for the coarse maps, one for the overlays, side by side below everything."""
-    colors, signed, opacity = look
+    colors, signed, opacity, sharpness = look
     whole = layout.across(layout.columns) - GAP - layout.left
     wide = min(1.4, (whole - 0.3) / 2)
-    for place, (label, shown) in enumerate((("coarse map", None), ("overlay, on grey", opacity))):
+    bars = (("coarse map", None, 1.0), ("overlay, on grey", opacity, sharpness))
+    for place, (label, shown, exponent) in enumerate(bars):
         left = layout.left + whole / 2 + (0.15 if place else -0.15 - wide)
-        draw_color_bar(sheet.axes(left, top, wide, BAR), label, colors, signed, shown, across=True)
+        axes = sheet.axes(left, top, wide, BAR)
+        draw_color_bar(axes, label, colors, signed, shown, across=True, sharpness=exponent)
 
 
 def _draw_groups(sheet: Sheet, layout: _Layout, blocks: Sequence[_Block], heights: Sequence[float]) -> None:

@@ -1,12 +1,8 @@
 """Photographs, coarse maps and overlays on axes, and the colour bars that go with them.
 
-An overlay is two layers: the photograph in its own colours and, above it, the map's colours with
-
-    alpha = opacity * |importance|
-
-so the most important place is covered by `opacity` and a place of no importance shows the bare photograph. The colour
-bar of an overlay shows the same colours with the same alpha over a middle grey, as the photograph would be; that of a
-coarse map shows them plain.
+An overlay is two layers: the photograph in its own colours and, above it, the map's, see `egcam.palette.heat_layer`.
+The colour bar of an overlay shows the same colours with the same alpha over a middle grey, as the photograph would be;
+that of a coarse map shows them plain. A coarse map is the map itself: sharpness, an exponent of overlays, leaves it.
 """
 
 from __future__ import annotations
@@ -23,12 +19,11 @@ from torch import Tensor
 
 from egcam.errors import InputError
 from egcam.figures import style
+from egcam.palette import OPACITY, Pixels, heat_colors, heat_layer
 from egcam.plots import to_pil
 
-Pixels: TypeAlias = npt.NDArray[np.floating[Any]]
 Picture: TypeAlias = Tensor | Image.Image | npt.NDArray[Any]
 
-OPACITY = 0.8
 _GREY = 0.5
 
 
@@ -99,11 +94,6 @@ def as_map(values: Tensor | npt.ArrayLike) -> Pixels:
     return found
 
 
-def is_signed(*maps: Pixels) -> bool:
-    """Whether any of the maps has negative values, so that all are drawn from -1 to 1."""
-    return any(bool((values < 0).any()) for values in maps)
-
-
 def greyed(picture: Pixels) -> Pixels:
     """The picture without its colours, as light as before (Rec. 601)."""
     return np.repeat((picture @ np.array([0.299, 0.587, 0.114], dtype=np.float32))[:, :, None], 3, 2)
@@ -122,7 +112,7 @@ def draw_coarse(axes: Axes, values: Pixels, colors: str | None = None, signed: b
     _frame(axes, values.shape[0] / values.shape[1])
     return axes.imshow(
         values,
-        cmap=style.heat_colors(colors, signed),
+        cmap=heat_colors(colors, signed),
         vmin=-1 if signed else 0,
         vmax=1,
         extent=_WHOLE,
@@ -138,23 +128,12 @@ def draw_overlay(
     colors: str | None = None,
     signed: bool = False,
     opacity: float = OPACITY,
+    sharpness: float = 1.0,
 ) -> tuple[AxesImage, AxesImage]:
     """The picture, and over it the heat map's colours, the more opaque the more important."""
     below = draw_picture(axes, picture)
-    above = axes.imshow(
-        heat_layer(heat, colors, signed, opacity), extent=_WHOLE, aspect="auto", interpolation="bilinear"
-    )
-    return below, above
-
-
-def heat_layer(heat: Pixels, colors: str | None = None, signed: bool = False, opacity: float = OPACITY) -> Pixels:
-    """(H, W, 4) the colours of a heat map, with alpha = opacity * |heat|."""
-    if not 0 <= opacity <= 1:
-        raise InputError(f"opacity is a number from 0 to 1; not {opacity}")
-    position = (heat + 1) / 2 if signed else np.clip(heat, 0, 1)
-    layer = np.array(style.heat_colors(colors, signed)(position), dtype=np.float32)
-    layer[:, :, 3] = opacity * np.abs(heat if signed else np.clip(heat, 0, 1))
-    return layer
+    layer = heat_layer(heat, colors, signed, opacity, sharpness)
+    return below, axes.imshow(layer, extent=_WHOLE, aspect="auto", interpolation="bilinear")
 
 
 def draw_color_bar(
@@ -164,6 +143,7 @@ def draw_color_bar(
     signed: bool = False,
     opacity: float | None = None,
     across: bool = False,
+    sharpness: float = 1.0,
 ) -> AxesImage:
     """A colour bar that fills the axes, from 0 (or -1) to 1.
 
@@ -174,10 +154,11 @@ def draw_color_bar(
         signed: from -1 rather than from 0.
         opacity: of an overlay: the colours are then shown over middle grey with the overlay's alpha; None is plain.
         across: lies on its side.
+        sharpness: of the overlays: the colour beside a number is that of a place of this importance.
     """
     low = -1.0 if signed else 0.0
     values = np.linspace(low, 1, 256, dtype=np.float32)[:, None]
-    layer = heat_layer(values, colors, signed, 1.0 if opacity is None else opacity)
+    layer = heat_layer(values, colors, signed, 1.0 if opacity is None else opacity, sharpness)
     alpha = 1 if opacity is None else layer[:, :, 3:]
     shown = alpha * layer[:, :, :3] + (1 - alpha) * _GREY
     shown = shown.transpose(1, 0, 2) if across else shown

@@ -49,7 +49,7 @@ def rank_plot(
     """
     if isinstance(source, Table):
         ranks, images = mean_ranks(source, level=level)
-        count = len(source.metrics)
+        count = sum(metric(name).group != "efficiency" for name in source.metrics)
         counted = f"{images} image{'s' if images > 1 else ''}"
         note = note or f"mean rank over {count} metric{'s' if count > 1 else ''} and {counted} (1 is best)"
     else:

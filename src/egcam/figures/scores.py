@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from egcam.errors import InputError
 from egcam.metrics.numbers import figure
+from egcam.metrics.ranking import mean_ranks as ranked
 from egcam.metrics.registry import metric
-from egcam.metrics.tables import Table, significant
+from egcam.metrics.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -125,11 +121,8 @@ def mean_ranks(
 ) -> tuple[list[MeanRank], int]:
     """Mean ranks of the methods of a table, the best first, and on how many images they rest.
 
-        rank of a method = mean over images of ( mean over metrics of its rank among the methods )
-
-    Methods that tie, but for rounding, share the mean of their places. An image counts for a metric only where every
-    method has a score, so that ranks are paired. The interval is a percentile bootstrap over images; a single image has
-    none.
+    The definition is that of `egcam.metrics.ranking`. The interval is a percentile bootstrap over images, NaN for a
+    single one.
 
     Example:
         >>> from egcam.metrics.tables import Row
@@ -138,37 +131,8 @@ def mean_ranks(
         >>> [(one.method, one.mean) for one in found], images
         ([('a', 1.5), ('c', 1.5), ('b', 3.0)], 1)
     """
-    per_metric = []
-    for name in table.metrics:
-        values = np.stack([table.values(method, name) for method in table.methods])
-        values = significant(values)
-        signed = -values if metric(name).higher_is_better else values
-        per_metric.append(_places(signed))
-    places = np.stack(per_metric)
-    # Images without a complete row in a metric leave that metric out of their mean; without any, they do not count.
-    counted = np.isfinite(places[:, 0]).sum(0)
-    usable = counted > 0
-    if not usable.any():
+    found = ranked([table], level=level, resamples=resamples, seed=seed)
+    if found is None:
         raise InputError("no image has a score by every method for any metric: there is nothing to rank")
-    ranks = np.nansum(places[:, :, usable], 0) / counted[usable]
-    images = ranks.shape[1]
-    low = high = np.full(len(table.methods), np.nan)
-    if images > 1:
-        drawn = np.random.default_rng(seed).integers(0, images, (resamples, images))
-        means = ranks[:, drawn].mean(2)
-        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    mean = ranks.mean(1)
-    found = [
-        MeanRank(method, float(mean[place]), float(low[place]), float(high[place]))
-        for place, method in enumerate(table.methods)
-    ]
-    return sorted(found, key=lambda one: one.mean), images
-
-
-def _places(signed: Values) -> Values:
-    """(M, N) the places of M methods on N images, the smallest value first, ties averaged; NaN where one is missing."""
-    smaller = (signed[None] < signed[:, None]).sum(1)
-    equal = (signed[None] == signed[:, None]).sum(1)
-    places = smaller + (equal + 1) / 2
-    complete = np.isfinite(signed).all(axis=0, keepdims=True)
-    return np.where(complete, places, np.nan)
+    lines = zip(found.methods, found.mean, found.low, found.high, strict=True)
+    return [MeanRank(method, float(mean), float(low), float(high)) for method, mean, low, high in lines], found.images

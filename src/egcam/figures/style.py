@@ -1,9 +1,9 @@
 """How every figure looks: sizes, letters, colours, and one look for each method, the same in all figures.
 
-This is the shared palette: whatever draws methods (the figures here, the reports of studies) asks `color`, `line` and
-`label`, so that a method has the same colour, line and name wherever it is met. Colours are those of Okabe and Ito,
-which colour-blind readers can tell apart; methods that share one differ in line style and marker. Expected Grad-CAM
-always has the emphasised colour, which no other method has, and a heavier line.
+Whatever draws methods (the figures here, the reports of studies) asks `color`, `line` and `label`, so that a method has
+the same colour, line and name wherever it is met. Colours are those of Okabe and Ito, which colour-blind readers can
+tell apart; methods that share one differ in line style and marker. Expected Grad-CAM always has the emphasised colour,
+which no other method has, and a heavier line. The colours of heat maps are those of `egcam.palette`.
 
 Nothing here touches matplotlib's global state: `context()` holds for the length of a `with` block.
 """
@@ -13,16 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from zlib import crc32
 
-import numpy as np
-
 from egcam.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.colors import Colormap
 
 Width = Literal["column", "page"]
 
@@ -42,9 +36,6 @@ RULE = "#d5d8de"
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#888888"
 EMPHASIS = VERMILLION
-
-# Perceptually uniform. Most photographs are warm (skin, fur, wood): viridis stays apart from them.
-HEAT_COLORS = "viridis"
 
 
 @dataclass(frozen=True)
@@ -171,54 +162,6 @@ def width_in_inches(width: Width | float) -> float:
     if not 1 <= width <= 50:
         raise InputError(f"the width of a figure is in inches, from 1 to 50; not {width}")
     return float(width)
-
-
-# A diverging map whose lightness falls evenly on both sides of a near-white middle: blue against, red for. The
-# two ends have the same lightness, so neither side looks stronger (CIELAB: lightness, red-green, yellow-blue).
-_MIDDLE_LIGHTNESS, _END_LIGHTNESS = 95.0, 35.0
-_AGAINST, _FOR = (8.0, -44.0), (48.0, 30.0)
-
-
-@cache
-def signed_colors() -> Colormap:
-    """The diverging map of signed values: blue for -1, near white for 0, red for 1, uniform in lightness.
-
-    Example:
-        >>> red, _, blue, _ = signed_colors()(1.0)
-        >>> bool(red > 3 * blue)
-        True
-    """
-    from matplotlib.colors import ListedColormap
-
-    position = np.linspace(-1, 1, 511)
-    strength = np.abs(position)
-    lightness = _MIDDLE_LIGHTNESS - (_MIDDLE_LIGHTNESS - _END_LIGHTNESS) * strength
-    hue = np.where(position[:, None] < 0, np.array(_AGAINST), np.array(_FOR))
-    table = _rgb_from_lab(lightness, *(hue * strength[:, None]).T)
-    return ListedColormap([tuple(entry) for entry in table], name="egcam_signed")
-
-
-def _rgb_from_lab(lightness: Any, red_green: Any, yellow_blue: Any) -> np.ndarray[Any, Any]:
-    """(n, 3) sRGB in [0, 1] from CIELAB under the D65 white; what is out of gamut is clipped."""
-    height = (lightness + 16) / 116
-    steps = np.stack([height + red_green / 500, height, height - yellow_blue / 200], -1)
-    relative = np.where(steps > 6 / 29, steps**3, 3 * (6 / 29) ** 2 * (steps - 4 / 29))
-    xyz = relative * np.array([0.95047, 1.0, 1.08883])
-    matrix = np.array([[3.2406, -1.5372, -0.4986], [-0.9689, 1.8758, 0.0415], [0.0557, -0.2040, 1.0570]])
-    linear = np.clip(xyz @ matrix.T, 0, 1)
-    return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055))
-
-
-def heat_colors(name: str | None = None, signed: bool = False) -> Colormap:
-    """The colours of a map: viridis by default, blue-white-red where it is signed, or a matplotlib map by name."""
-    from matplotlib import colormaps
-
-    if name is None and signed:
-        return signed_colors()
-    name = name or HEAT_COLORS
-    if name not in colormaps:
-        raise InputError(f"unknown colour map {name!r}; uniform ones are 'viridis', 'inferno', 'magma', 'cividis'")
-    return colormaps[name]
 
 
 def _settings() -> dict[str, Any]:

@@ -36,7 +36,7 @@ from egcam.metrics.scoring import Scorer, forward_only
 from egcam.metrics.segments import as_segments, superpixels
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
-from egcam.models.targets import Score, Target
+from egcam.models.targets import Score, Target, by_class, known_classes
 
 InfidelityScale = Literal["best", "unit-sum", "raw"]
 
@@ -535,7 +535,8 @@ def sufficiency(
     with forward_only(model, images.device):
         logits = Scorer(model, images, None, "logit", batch_size).logits
     assert logits is not None
-    return _sufficiency(maps, causes, logits.argmax(1), threshold)
+    predicted = by_class(logits, known_classes(model, None)).argmax(1)
+    return _sufficiency(maps, causes, predicted, threshold)
 
 
 def sufficiency_of(heatmaps: Maps, predictions: Tensor, threshold: float = 0.6) -> Tensor:
@@ -641,7 +642,7 @@ def infidelity(
     scale = scale or ("unit-sum" if paper else "best")
     if scale not in ("best", "unit-sum", "raw"):
         raise InputError(f"unknown scale {scale!r}; {near_misses(scale, ('best', 'unit-sum', 'raw'))}")
-    groups, count = _patch_grid(images, _patch_side(patch, images, paper))
+    groups, count = _patch_grid(images, patch_side(patch, *images.shape[-2:], paper=paper))
     # Once, for a function given as baseline may draw.
     end = replacement(baseline, images)
     if drops is None:
@@ -695,7 +696,7 @@ def patch_drops(
         True
     """
     images = as_images(images)
-    groups, count = _patch_grid(images, _patch_side(patch, images, check_protocol(protocol)))
+    groups, count = _patch_grid(images, patch_side(patch, *images.shape[-2:], paper=check_protocol(protocol)))
     return _drops(model, images, target, replacement(baseline, images), groups, count, cumulative, score, batch_size)
 
 
@@ -716,18 +717,33 @@ def _drops(
         return scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative)
 
 
-def _patch_side(patch: int | None, images: Tensor, paper: bool) -> int:
-    shorter = min(images.shape[-2:])
+def patch_side(patch: int | None, height: int, width: int, *, paper: bool) -> int:
+    """The side in pixels of the patches that infidelity replaces: the one asked for, or that of the protocol.
+
+    Example:
+        >>> [patch_side(None, size, size, paper=True) for size in (224, 96)], patch_side(None, 90, 96, paper=False)
+        ([56, 32], 22)
+    """
+    shorter = min(height, width)
     if patch is None:
         if not paper:
             return max(1, shorter // 4)
         patch = 56 if shorter >= 224 else 32
     if check_positive("patch", patch) > shorter:
         raise InputError(
-            f"a patch of {patch} px does not fit images of {images.shape[-2]} x {images.shape[-1]}: "
-            f"pass patch={shorter} or less"
+            f"a patch of {patch} px does not fit images of {height} x {width}: pass patch={shorter} or less"
         )
     return int(patch)
+
+
+def patch_count(side: int, height: int, width: int) -> int:
+    """How many patches of this side cover an image; those at the right and lower border may be cut.
+
+    Example:
+        >>> patch_count(32, 96, 100)
+        12
+    """
+    return -(-height // side) * -(-width // side)
 
 
 def _patch_grid(images: Tensor, side: int) -> tuple[Tensor, int]:
@@ -736,7 +752,7 @@ def _patch_grid(images: Tensor, side: int) -> tuple[Tensor, int]:
     across = -(-width // side)
     down = torch.arange(height, device=images.device)[:, None] // side
     groups = down * across + torch.arange(width, device=images.device) // side
-    return groups[None], across * -(-height // side)
+    return groups[None], patch_count(side, height, width)
 
 
 def _scaling(scale: str, said: Tensor, drops: Tensor, maps: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from egcam.metrics.inputs import (
 from egcam.metrics.noise import Noise
 from egcam.metrics.scoring import Scorer, fitting_batch, forward_only
 from egcam.metrics.undefined import Causes, settle
-from egcam.models.targets import Target, class_scores
+from egcam.models.targets import Target, by_class, class_scores, known_classes
 
 NORMAL = Noise("normal", 0.0, 0.1)
 UNIFORM = Noise("uniform", -0.2, 0.2)
@@ -218,7 +218,8 @@ class _Watch:
             assert self.logits is not None
             before, after = self.logits[rows], class_scores(self.model(altered.clone()), len(rows))
             seen["output_change"] = _norm(before - after).to(maps)
-            seen["same_prediction"] = before.argmax(1) == after.argmax(1)
+            names = known_classes(self.model, None)
+            seen["same_prediction"] = by_class(before, names).argmax(1) == by_class(after, names).argmax(1)
         return seen
 
 

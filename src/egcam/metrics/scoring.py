@@ -13,7 +13,7 @@ from egcam.errors import TargetError
 from egcam.metrics.inputs import check_positive, chunks
 from egcam.models.guard import untouched
 from egcam.models.layout import Layout
-from egcam.models.targets import Score, Target, Targets, class_scores
+from egcam.models.targets import Score, Target, Targets, class_scores, known_classes
 
 CPU_BATCH = 8
 """On a CPU, batches of about 8 take the least time per image: larger ones fall out of its caches."""
@@ -52,7 +52,7 @@ class Scorer:
     Args:
         model: the classifier.
         images: (N, C, H, W).
-        target: as everywhere in egcam; None is the prediction.
+        target: as everywhere in egcam, also by a name that the model carries; None is the prediction.
         score: "probability", "logit", "sigmoid" or "accuracy".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
     """
@@ -70,7 +70,8 @@ class Scorer:
         self.images = images
         self.batch_size = fitting_batch(batch_size, images.device)
         self.accuracy = score == "accuracy"
-        self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score)
+        names = known_classes(model, None)
+        self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score, names)
         if self.accuracy and self.targets.function is not None:
             raise TargetError("accuracy compares predictions: it needs class targets, not a callable")
         classes, clean, outputs = [], [], []
@@ -96,9 +97,10 @@ class Scorer:
     def _read(self, targets: Targets, output: object, indices: Tensor | None, count: int) -> Tensor:
         if not self.accuracy:
             return targets.scores(output, indices, count)
-        logits = class_scores(output, count)
+        predicted = targets.predictions(output, count)
+        assert predicted is not None
         assert indices is not None
-        return logits.argmax(1).eq(indices).to(logits)
+        return predicted.eq(indices).to(class_scores(output, count))
 
     def altered(self, rows: Tensor, make: Callable[[slice], Tensor]) -> Tensor:
         """(J,) the scores of J altered images that exist only `batch_size` at a time.

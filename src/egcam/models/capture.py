@@ -9,29 +9,52 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import LayerError, ModelError
+from egcam.errors import LayerError
 from egcam.models.guard import add_hook
 from egcam.models.inputs import ExtraInputs
-from egcam.models.layers import LayerPoint, tensor_in
+from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
-
-Reshape = Callable[[Tensor], Tensor]
+from egcam.models.reading import Reader, Reshape
+from egcam.models.trace import Trace, dry_run, tensor_in
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one pass showed. Lists have one entry per layer, each (B, K, h, w)."""
+class ForwardPass:
+    """What one pass showed. Lists have one entry per layer.
+
+    Attributes:
+        activations: each (B, K, h, w).
+        raw: the same as the layer puts it out, before any reshaping.
+        output: the model's.
+    """
 
     activations: list[Tensor]
+    raw: list[Tensor]
     output: Any
-    scores: Tensor | None = None
-    gradients: list[Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class GradientPass:
+    """What one pass with gradients showed. Lists have one entry per layer, each (B, K, h, w).
+
+    Attributes:
+        activations: at the layers.
+        gradients: of the scores, at the layers.
+        scores: (B,) the explained numbers.
+        output: the model's.
+    """
+
+    activations: list[Tensor]
+    gradients: list[Tensor]
+    scores: Tensor
+    output: Any
 
 
 class _Stop(BaseException):
@@ -95,8 +118,9 @@ class Probe:
         model: the plain module (see `egcam.models.inputs.plain_model`).
         points: the layers; the network's input is `egcam.models.layers.INPUT`.
         extra: further inputs of the model.
-        reshape: turns a layer's output into (B, K, h, w) where it is not one already.
+        reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.reading`.
         layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
+        trace: gives a dry run of the model with such images, or None where there is none; made when needed.
     """
 
     def __init__(
@@ -106,20 +130,24 @@ class Probe:
         extra: ExtraInputs,
         reshape: Reshape | None = None,
         layout: Layout | None = None,
+        trace: Callable[[Tensor], Trace | None] | None = None,
     ) -> None:
         self.layout = Layout() if layout is None else layout
         self.model = model
         self.points = tuple(points)
         self.extra = extra
         self.reshape = reshape
+        self.trace = self._dry_run if trace is None else trace
+        self._reader = Reader(model, reshape)
 
-    def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> Seen:
+    def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> ForwardPass:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
 
-        def attempt(layout: torch.memory_format) -> Seen:
+        def attempt(layout: torch.memory_format) -> ForwardPass:
             with torch.no_grad(), self._taps(with_gradient=False) as taps:
                 output = self._run(images, rows, layout)
-            return Seen(self._activations(taps, images), output)
+            raw = [images if tap is None else self._tapped(tap) for tap in taps]
+            return ForwardPass(self._activations(taps, images), raw, output)
 
         return self.layout.run(images, attempt) if fast else attempt(torch.preserve_format)
 
@@ -135,7 +163,9 @@ class Probe:
 
         return self.layout.run(images, attempt)
 
-    def gradients(self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], fast: bool = False) -> Seen:
+    def gradients(
+        self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], fast: bool = False
+    ) -> GradientPass:
         """Activations, output, scores and d(score)/d(activations), each row for itself.
 
         Args:
@@ -145,14 +175,14 @@ class Probe:
             fast: one of many passes, so that trying the fast layout pays.
         """
 
-        def attempt(layout: torch.memory_format) -> Seen:
+        def attempt(layout: torch.memory_format) -> GradientPass:
             return self._gradients(images, rows, score, layout)
 
         return self.layout.run(images, attempt) if fast else attempt(torch.preserve_format)
 
     def _gradients(
         self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], layout: torch.memory_format
-    ) -> Seen:
+    ) -> GradientPass:
         seen = self._try_gradients(images, rows, score, layout, torch.no_grad())
         if seen is None:
             # The network switches gradients off around the layer and, leaving that block, back to what was on before.
@@ -172,7 +202,7 @@ class Probe:
         score: Callable[[Any], Tensor],
         layout: torch.memory_format,
         before_layer: Any,
-    ) -> Seen | None:
+    ) -> GradientPass | None:
         at_input = any(point.module is None for point in self.points)
         leaf = images.detach().requires_grad_() if at_input else images
         with before_layer, self._taps(with_gradient=True) as taps:
@@ -189,11 +219,11 @@ class Probe:
             found = torch.autograd.grad(total, sources, allow_unused=True)
         if any(gradient is None for gradient in found):
             return None
-        return Seen(
-            [self._as_maps(point, source.detach()) for point, source in zip(self.points, sources, strict=True)],
-            _detached(output),
+        return GradientPass(
+            [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, sources, strict=True)],
+            [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, found, strict=True)],
             scores.detach(),
-            [self._as_maps(point, gradient.detach()) for point, gradient in zip(self.points, found, strict=True)],
+            _detached(output),
         )
 
     @contextmanager
@@ -231,7 +261,7 @@ class Probe:
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
         return [
-            self._as_maps(point, images if tap is None else self._tapped(tap))
+            self.as_maps(point, images if tap is None else self._tapped(tap), images)
             for point, tap in zip(self.points, taps, strict=True)
         ]
 
@@ -244,16 +274,27 @@ class Probe:
             )
         return tap.tensor
 
-    def _as_maps(self, point: LayerPoint, tensor: Tensor) -> Tensor:
-        if point.module is not None and self.reshape is not None:
-            tensor = self.reshape(tensor)
-        if tensor.ndim != 4 or tensor.shape[2] * tensor.shape[3] < 2:
-            raise LayerError(
-                f"layer {point.name!r} puts out {tuple(tensor.shape)}: no map with height and width. Choose a layer "
-                "that puts out (N, channels, height, width), such as the last convolution, leave layer=None to have "
-                "it found, or pass reshape='tokens' for (N, length, channels)"
-            )
-        return tensor
+    def as_maps(self, point: LayerPoint, tensor: Tensor, images: Tensor) -> Tensor:
+        """What a layer puts out for `images`, or a gradient there, as (B, K, h, w)."""
+        if point.module is None:
+            return tensor.detach()
+        return self._reader.maps(point, tensor.detach(), images, lambda: self.trace(images))
+
+    def at(self, point: LayerPoint) -> Probe:
+        """The same model seen through one of the layers alone."""
+        alone = copy(self)
+        alone.points = (point,)
+        return alone
+
+    def channel_axis(self, point: LayerPoint) -> int | None:
+        """Which axis of what a layer puts out holds its channels; None where a callable reads it."""
+        return self._reader.channel_axis(point)
+
+    def _dry_run(self, images: Tensor) -> Trace | None:
+        try:
+            return dry_run(self.model, images, self.extra)
+        except Exception:  # only evidence is lost; a model that cannot run shows it in the real pass
+            return None
 
 
 def _detached(output: Any) -> Any:
@@ -264,33 +305,3 @@ def _detached(output: Any) -> Any:
     if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
         return type(output)(_detached(value) for value in output)
     return output
-
-
-def tokens_to_map(tensor: Tensor) -> Tensor:
-    """(N, length, K) tokens as (N, K, side, side); leading tokens beyond a full square (class token, registers) go.
-
-    >>> tokens_to_map(torch.zeros(1, 197, 8)).shape
-    torch.Size([1, 8, 14, 14])
-    """
-    if tensor.ndim != 3:
-        raise LayerError(f"reshape='tokens' needs a layer output (N, length, channels), not {tuple(tensor.shape)}")
-    side = int(tensor.shape[1] ** 0.5)
-    grid = tensor[:, tensor.shape[1] - side * side :]
-    return grid.transpose(1, 2).reshape(tensor.shape[0], tensor.shape[2], side, side)
-
-
-def channels_last_to_map(tensor: Tensor) -> Tensor:
-    """(N, h, w, K) as (N, K, h, w)."""
-    if tensor.ndim != 4:
-        raise LayerError(f"reshape='channels-last' needs (N, height, width, channels), not {tuple(tensor.shape)}")
-    return tensor.permute(0, 3, 1, 2)
-
-
-def as_reshape(reshape: str | Reshape | None) -> Reshape | None:
-    """The reshape function for what the user said: "tokens", "channels-last", a callable or None."""
-    if reshape is None or callable(reshape):
-        return reshape
-    known: dict[str, Reshape] = {"tokens": tokens_to_map, "channels-last": channels_last_to_map}
-    if reshape not in known:
-        raise ModelError(f"unknown reshape {reshape!r}; known are {', '.join(map(repr, known))}, or pass a callable")
-    return known[reshape]

@@ -11,6 +11,37 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from egcam.errors import InputError, ModelError
+from egcam.models.nested import mapped, mapped_tensors
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A further input that all images have in common; see `shared`."""
+
+    value: Any
+
+
+def shared(value: Any) -> Any:
+    """Say of a further input of the model that all images have it in common, however many rows it has.
+
+    Without it, a tensor with as many rows as there are images is taken to hold one row for each image.
+
+    Args:
+        value: a tensor, or a tuple, list or dict with tensors in it.
+
+    Example:
+        >>> import egcam
+        >>> class Similarity(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh())
+        ...     def forward(self, images, prompts):
+        ...         return self.body(images).mean((2, 3)) @ prompts.T
+        >>> images, prompts = torch.rand(2, 1, 8, 8), torch.rand(2, 4)
+        >>> egcam.explain(Similarity(), images, target=1, inputs=(egcam.shared(prompts),), signed=True).maps.shape
+        torch.Size([2, 6, 6])
+    """
+    return Shared(value)
 
 
 @dataclass(frozen=True)
@@ -18,7 +49,7 @@ class ExtraInputs:
     """Positional and keyword inputs of the model besides the images.
 
     Tensors whose first dimension is the number of images belong to the images row by row: when image i is run at
-    some path point, row i goes with it. Everything else is passed on as it is.
+    some path point, row i goes with it. Everything else, and what is `shared`, is passed on as it is.
     """
 
     count: int
@@ -30,19 +61,35 @@ class ExtraInputs:
         args = tuple(self._take(value, index) for value in self.args)
         return args, {name: self._take(value, index) for name, value in self.kwargs.items()}
 
-    def _take(self, value: Any, index: Tensor) -> Any:
+    def by_row(self) -> list[str]:
+        """Where the tensors are that go with the images row by row, as in "inputs[0]"."""
+        found = [name for number, value in enumerate(self.args) for name in self._rows_in(value, f"inputs[{number}]")]
+        for key, value in self.kwargs.items():
+            found += self._rows_in(value, f"keywords[{key!r}]")
+        return found
+
+    def _rows_in(self, value: Any, name: str) -> list[str]:
         if isinstance(value, Tensor):
-            if value.is_inference():
-                value = value.clone()
-            belongs_to_images = value.ndim > 0 and value.shape[0] == self.count
-            return value[index.to(value.device)] if belongs_to_images else value
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return tuple(self._take(item, index) for item in value)
-        if isinstance(value, list):
-            return [self._take(item, index) for item in value]
+            return [name] if self._has_rows(value) else []
         if isinstance(value, dict):
-            return {name: self._take(item, index) for name, item in value.items()}
-        return value
+            return [found for key, item in value.items() for found in self._rows_in(item, f"{name}[{key!r}]")]
+        if isinstance(value, tuple | list):
+            return [found for place, item in enumerate(value) for found in self._rows_in(item, f"{name}[{place}]")]
+        return []
+
+    def _has_rows(self, tensor: Tensor) -> bool:
+        return tensor.ndim > 0 and tensor.shape[0] == self.count
+
+    def _take(self, value: Any, index: Tensor) -> Any:
+        def taken(item: Any) -> Any:
+            if isinstance(item, Shared):
+                return mapped_tensors(item.value, Tensor.clone)
+            if not isinstance(item, Tensor):
+                return item
+            # Copies in any case, for the model may write into its inputs.
+            return item[index.to(item.device)] if self._has_rows(item) else item.clone()
+
+        return mapped(value, taken)
 
 
 def plain_model(model: nn.Module) -> nn.Module:

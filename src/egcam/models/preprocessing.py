@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from math import ceil, floor
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from egcam.errors import InputError
+
+Box: TypeAlias = tuple[float, float, float, float]
 Interpolation = Literal["bilinear", "bicubic", "nearest", "lanczos"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -22,11 +26,20 @@ _RESAMPLING = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 _LARGEST_VIEW = 1024
+# Pixels of a whole resized image: with the usual 256 for the shorter side, a longer one of 244 times that.
+_MOST_RESIZED = 16_000_000
+# Pixels along a side that is squeezed: resampling takes memory for each of them.
+_LONGEST_SQUEEZED = 200_000
+# How many pixels around a place a resampling looks at; Lanczos looks farthest.
+_REACH = 3
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """How a network wants its images: the shorter side resized, the centre cut out, colours normalised.
+
+    A strip, whose resized whole would have more than 16 million pixels, is cut before it is resized. What comes out is
+    the same up to one grey level in 255, for what the network does not see is never made.
 
     Args:
         size: (height, width) of the network's input.
@@ -57,19 +70,52 @@ class Preprocessing:
     def view(self, image: Image.Image) -> Image.Image:
         """The part of the photograph the network sees, as sharp as the photograph: to lay heat maps over."""
         height, width = self.size
-        left, top, right, bottom = self._box(image)
-        scale = max(1.0, (right - left) / width)
+        if self.resize is None:
+            self._check_length(image)
+        box = self._box(image)
+        scale = max(1.0, (box[2] - box[0]) / width)
         scale = min(scale, max(1.0, _LARGEST_VIEW / max(height, width)))
         size = (round(width * scale), round(height * scale))
-        return image.convert("RGB").resize(size, Image.Resampling.BICUBIC, box=(left, top, right, bottom))
+        image = image.convert("RGB")
+        if self._is_strip(image):
+            image, box = _surroundings(image, box)
+        return image.resize(size, Image.Resampling.BICUBIC, box=box)
 
     def _resized(self, image: Image.Image) -> Image.Image:
         height, width = self.size
         resampling = _RESAMPLING[self.interpolation]
         if self.resize is None:
+            self._check_length(image)
             return image.resize((width, height), resampling)
+        if self._is_strip(image):
+            return self._resized_strip(image)
         left, top = self._corner(image)
         return image.resize(self._whole(image), resampling).crop((left, top, left + width, top + height))
+
+    def _check_length(self, image: Image.Image) -> None:
+        if max(image.size) > _LONGEST_SQUEEZED:
+            raise InputError(
+                f"an image of {image.width} x {image.height} pixels is too long to be squeezed into "
+                f"{self.size[1]} x {self.size[0]}: a side may have {_LONGEST_SQUEEZED} pixels; cut out what matters"
+            )
+
+    def _is_strip(self, image: Image.Image) -> bool:
+        """Whether the image has to be cut before it is resized, as its resized whole would be too large."""
+        if self.resize is None:
+            return False
+        width, height = self._whole(image)
+        return width * height > _MOST_RESIZED
+
+    def _resized_strip(self, image: Image.Image) -> Image.Image:
+        """As cutting the resized whole, with nothing made but what is kept; beyond the whole it is black, too."""
+        height, width = self.size
+        (left, top), whole = self._corner(image), self._whole(image)
+        inner_width, inner_height = min(width, whole[0]), min(height, whole[1])
+        part, box = _surroundings(image, self._box(image))
+        seen = part.resize((inner_width, inner_height), _RESAMPLING[self.interpolation], box=box)
+        cut = Image.new("RGB", (width, height))
+        cut.paste(seen, (max(0, -left), max(0, -top)))
+        return cut
 
     def _whole(self, image: Image.Image) -> tuple[int, int]:
         """(width, height) of the image once its shorter side is `resize` long."""
@@ -83,7 +129,7 @@ class Preprocessing:
         whole = self._whole(image)
         return round((whole[0] - self.size[1]) / 2), round((whole[1] - self.size[0]) / 2)
 
-    def _box(self, image: Image.Image) -> tuple[float, float, float, float]:
+    def _box(self, image: Image.Image) -> Box:
         """(left, top, right, bottom) of what the network sees, in the photograph's own pixels."""
         if self.resize is None:
             return 0, 0, image.width, image.height
@@ -95,3 +141,18 @@ class Preprocessing:
             min(float(image.width), (left + self.size[1]) * across),
             min(float(image.height), (top + self.size[0]) * down),
         )
+
+
+def _surroundings(image: Image.Image, box: Box) -> tuple[Image.Image, Box]:
+    """The whole pixels a resampling of `box` looks at, and the box within them.
+
+    Pillow takes a box in single precision, which cannot tell neighbouring pixels apart far out on a long strip. Near
+    the corner of a smaller image it can.
+    """
+    left, top, right, bottom = box
+    # An image that shrinks is averaged over more pixels: no output pixel is made of more than the box itself.
+    across, down = _REACH * ceil(max(1.0, right - left)), _REACH * ceil(max(1.0, bottom - top))
+    first, last = max(0, floor(left) - across), min(image.width, ceil(right) + across)
+    upper, lower = max(0, floor(top) - down), min(image.height, ceil(bottom) + down)
+    part = image.crop((first, upper, last, lower))
+    return part, (left - first, top - upper, right - first, bottom - upper)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -21,9 +20,10 @@ from torch import Tensor, nn
 from egcam.errors import LayerError
 from egcam.models.capture import Probe
 from egcam.models.guard import add_hook
-from egcam.models.layers import LayerPoint, tensor_in
+from egcam.models.layers import LayerPoint
+from egcam.models.nested import mapped_tensors, tensors_in
 from egcam.models.shadow import replace_modules
-
+from egcam.models.trace import tensor_in
 
 _UNKNOWN = object()
 """Stands for an output that cannot be repeated, so that the module has to run."""
@@ -43,7 +43,7 @@ class _Memory:
 
         Always fresh memory, for the network may write into what a module returned.
         """
-        return _mapped(value, self._rows)
+        return mapped_tensors(value, self._rows)
 
     def _rows(self, tensor: Tensor) -> Tensor:
         if tensor.ndim == 0 or len(tensor) != self.remembered:
@@ -168,16 +168,14 @@ class Replay:
 
     def as_maps(self, tensor: Tensor) -> Tensor:
         """What the layer puts out, as (B, K, h, w)."""
-        return self._probe.as_maps(self._point, tensor, self._images)
+        return self._probe.as_maps(self._point, tensor, self._images[:1].expand(len(tensor), *self._images.shape[1:]))
 
     def run(self, activations: Tensor, own: Tensor) -> Any:
         """The model's output when the layer puts out `activations` (B, …), row b for image number `own[b]`."""
         with torch.no_grad():
             return self._run(activations, own)
 
-    def gradients(
-        self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def gradients(self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
         """(B,) the scores at `activations` (B, …), and their gradient there, (B, …).
 
         Args:
@@ -228,17 +226,17 @@ class Replay:
         activations = self.activations[own.to(self.activations.device)]
         try:
             with torch.no_grad():
-                again = list(_tensors(self._replay(activations, own)))
+                again = list(tensors_in(self._replay(activations, own)))
         except Exception:
             return False
         if not again or not self._memory.passed_layer:
             return False
-        truth = list(_tensors(self.output))
+        truth = list(tensors_in(self.output))
         if all(tensor.ndim > 0 and len(tensor) == len(self._images) for tensor in truth):
             truth = [tensor[own.to(tensor.device)] for tensor in truth]
         else:
             with torch.no_grad():
-                truth = list(_tensors(self._whole(activations, own)))
+                truth = list(tensors_in(self._whole(activations, own)))
         return len(again) == len(truth) and all(map(_alike, again, truth))
 
     def _replay(self, activations: Tensor, own: Tensor) -> Any:
@@ -322,7 +320,7 @@ class _Record:
 
 def _kept(value: Any) -> Any:
     """A copy of an output, for later modules may write into it; unknown where tensors may be hidden in it."""
-    return _mapped(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
+    return mapped_tensors(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
 
 
 def _is_plain(value: Any) -> bool:
@@ -334,37 +332,10 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, Tensor | bool | int | float | str)
 
 
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The value with `function` of each tensor in it."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return type(value)({key: _mapped(item, function) for key, item in value.items()})
-    if isinstance(value, tuple | list):
-        items = [_mapped(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
 def _with_first_tensor(output: Any, new: Tensor) -> Any:
     """A layer's output with `new` in place of the tensor that `tensor_in` finds in it."""
     old = tensor_in(output)
-    return _mapped(output, lambda tensor: new if tensor is old else tensor)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in an output, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-    elif is_dataclass(value):
-        for entry in fields(value):
-            yield from _tensors(getattr(value, entry.name))
+    return mapped_tensors(output, lambda tensor: new if tensor is old else tensor)
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:

@@ -57,10 +57,11 @@ def _as_class_scores(tensor: Tensor, count: int) -> Tensor | None:
 
 
 def class_scores(output: object, count: int) -> Tensor:
-    """The (N, classes) logits inside whatever the model returned.
+    """The (N, outputs) logits inside whatever the model returned.
 
-    A tensor is taken as it is. From a tuple or list the first (N, classes) tensor is taken; from a dict, named tuple
-    or dataclass the entry called "logits" (or "out", "scores", …), else the only (N, classes) tensor.
+    A tensor is taken as it is. Of a dict, named tuple or dataclass the entry called "logits" (or "out", "scores", …) is
+    taken; of these without such an entry, and of a tuple or list, the only tensor that can be read as (N, outputs).
+    Several of them are refused, for an embedding looks like scores, too.
 
     Args:
         output: what the model returned for a batch.
@@ -85,20 +86,33 @@ def class_scores(output: object, count: int) -> Tensor:
             f"the model returned a {type(output).__name__}; egcam reads tensors, tuples, lists, dicts and dataclasses. "
             "Pass a callable target that turns this output into one number per image"
         )
-    readable = [(name, scores) for name, value in entries if (scores := _as_class_scores(value, count)) is not None]
-    named = {name: scores for name, scores in readable if scores.ndim == 2}
+    readable = {name: scores for name, value in entries if (scores := _as_class_scores(value, count)) is not None}
     for key in _LOGIT_KEYS:
-        if key in named:
-            return named[key]
-    two_dimensional = [scores for _, scores in readable if scores.shape[1] > 1] or [scores for _, scores in readable]
-    positional = isinstance(output, tuple | list) and not hasattr(output, "_fields")
-    if two_dimensional and (positional or len(two_dimensional) == 1):
-        return two_dimensional[0]
+        if key in readable:
+            return readable[key]
+    if len(readable) == 1:
+        return next(iter(readable.values()))
     shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
     raise ModelError(
         f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
-        "pass a callable target, e.g. target=lambda out: out['logits'][:, 3]"
+        f"pass a callable target that says so, e.g. target=lambda out: {_an_example(output, entries, readable)}"
     )
+
+
+def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Mapping[str, Tensor]) -> str:
+    """A callable's body that would read one class from this output; classes are fewer than an embedding's numbers."""
+    if not entries:
+        return "out.logits[:, 3]"
+    tensors = dict(entries)
+    name = min(readable, key=lambda name: readable[name].shape[1]) if readable else next(iter(tensors))
+    by_name = f"[{name!r}]" if isinstance(output, Mapping) else f".{name}"
+    part = "out" + (name if name.startswith("[") else by_name)
+    tensor = tensors[name]
+    if tensor.ndim < 2:
+        return part
+    places = tuple(range(1, tensor.ndim - 1))
+    one = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
+    return f"{one}.mean({places})" if len(places) > 1 else f"{one}.mean(1)" if places else one
 
 
 def _shape(tensor: Tensor) -> str:
@@ -107,9 +121,18 @@ def _shape(tensor: Tensor) -> str:
 
 
 def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | None:
-    """The class names: those given, else those the model carries (`classes`, `class_names`, `config.id2label`)."""
+    """The class names: those given, else those the model carries (`classes`, `class_names`, `config.id2label`).
+
+    A parallel or compiled model carries those of what it wraps, too.
+    """
     if given is not None:
         return as_class_names(given)
+    found = _carried_names(model)
+    inner = [child for name, child in model.named_children() if name in ("module", "_orig_mod")]
+    return known_classes(inner[0], None) if found is None and inner else found
+
+
+def _carried_names(model: nn.Module) -> Sequence[str] | None:
     for attribute in ("classes", "class_names"):
         names = getattr(model, attribute, None)
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
@@ -118,6 +141,53 @@ def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | No
     if isinstance(labels, Mapping) and labels:
         return [str(labels[key]) for key in sorted(labels, key=int)]
     return None
+
+
+def class_count(outputs: int, classes: Sequence[str] | None) -> int:
+    """How many classes a network with so many outputs tells apart; refuses class names that do not fit.
+
+    One output is one class, or two when there are two names: [negative, positive].
+
+    Example:
+        >>> class_count(5, None), class_count(1, None), class_count(1, ["benign", "malignant"])
+        (5, 1, 2)
+    """
+    if classes is None or len(classes) == outputs:
+        return outputs
+    if outputs == 1 and len(classes) == 2:
+        return 2
+    also = ", or two: the negative class, then the positive one" if outputs == 1 else ""
+    raise TargetError(
+        f"there are {len(classes)} class names but the model has {outputs} output{'s' if outputs != 1 else ''}, so a "
+        f"name does not say which output is meant; pass classes=[…] (the command: --classes) with one name for each "
+        f"output{also}"
+    )
+
+
+def by_class(outputs: Tensor, classes: Sequence[str] | None) -> Tensor:
+    """(N, classes) logits from the (N, outputs) of the model.
+
+    They are the same, but for one output z with two class names: those are the logits -z and z, of probabilities
+    sigmoid(-z) = 1 - p and sigmoid(z) = p.
+
+    Example:
+        >>> by_class(torch.tensor([[2.0]]), ["benign", "malignant"])
+        tensor([[-2.,  2.]])
+    """
+    if class_count(outputs.shape[1], classes) == outputs.shape[1]:
+        return outputs
+    return torch.cat([-outputs, outputs], 1)
+
+
+def probabilities(outputs: Tensor, classes: Sequence[str] | None = None) -> Tensor:
+    """(N, classes) the softmax of the (N, outputs) of the model; of a single output, the sigmoid.
+
+    Example:
+        >>> probabilities(torch.tensor([[0.0]]), ["benign", "malignant"])
+        tensor([[0.5000, 0.5000]])
+    """
+    logits = by_class(outputs, classes)
+    return logits.sigmoid() if outputs.shape[1] == 1 else logits.softmax(1)
 
 
 def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
@@ -161,8 +231,9 @@ class Targets:
         target: None (the prediction), a class index or name, one of those per image, or a callable that gets the
             model's output and returns one number per image.
         count: the number N of images.
-        score: "logit", or "probability" (softmax over classes), or "sigmoid" (per class, for multi-label networks).
-        classes: the class names, where known.
+        score: "logit", or "probability" (softmax over classes; the sigmoid of a single output), or "sigmoid" (per
+            class, for multi-label networks).
+        classes: the class names, where known: one for each output, or [negative, positive] for a single one.
     """
 
     def __init__(
@@ -195,13 +266,13 @@ class Targets:
         """(N,) class indices, given the output for the unperturbed images; None with a callable target."""
         if self.function is not None:
             return None
-        logits = class_scores(output, self.count)
+        logits = by_class(class_scores(output, self.count), self.classes)
         total = logits.shape[1]
         chosen = []
         for one in self.wanted:
             index = class_index(one, self.classes, total) if isinstance(one, str) else one
             if index is not None and not 0 <= index < total:
-                raise TargetError(f"target {index} is out of range: the model has {total} classes, 0 to {total - 1}")
+                raise out_of_range(index, total)
             chosen.append(-1 if index is None else index)
         given = torch.tensor(chosen, device=logits.device)
         return torch.where(given < 0, logits.argmax(1), given)
@@ -217,24 +288,34 @@ class Targets:
                 )
             return scores
         assert indices is not None
-        return class_score(class_scores(output, count), indices, self.score)
+        return class_score(class_scores(output, count), indices, self.score, self.classes)
+
+    def predictions(self, output: object, count: int) -> Tensor | None:
+        """(N,) the predicted classes, or None when the output holds no readable class scores."""
+        try:
+            return by_class(class_scores(output, count), self.classes).argmax(1)
+        except EgcamError:
+            return None
 
 
-def class_score(logits: Tensor, indices: Tensor, score: Score) -> Tensor:
-    """(N,) the logit, softmax probability or sigmoid of class `indices[n]` in row n of (N, classes) logits."""
+def class_score(outputs: Tensor, indices: Tensor, score: Score, classes: Sequence[str] | None = None) -> Tensor:
+    """(N,) the logit, probability or sigmoid of class `indices[n]` in row n of the (N, outputs) of a model."""
     if score == "probability":
-        logits = logits.softmax(1)
-    elif score == "sigmoid":
-        logits = logits.sigmoid()
-    return logits.gather(1, indices[:, None])[:, 0]
+        scores = probabilities(outputs, classes)
+    else:
+        scores = by_class(outputs, classes)
+        scores = scores.sigmoid() if score == "sigmoid" else scores
+    return scores.gather(1, indices[:, None])[:, 0]
 
 
-def predictions(output: object, count: int) -> Tensor | None:
-    """(N,) the predicted classes, or None when the output holds no readable class scores."""
-    try:
-        return class_scores(output, count).argmax(1)
-    except EgcamError:
-        return None
+def out_of_range(index: int, count: int) -> TargetError:
+    """What is said of a class index beyond the model's classes."""
+    if count == 1:
+        return TargetError(
+            f"target {index} is out of range: the model has one output, class 0. If that is the logit of the second of "
+            "two classes, pass classes=[negative, positive]: then 1 is the positive class and 0 the negative one"
+        )
+    return TargetError(f"target {index} is out of range: the model has {count} classes, 0 to {count - 1}")
 
 
 def _one_per_image(target: Target, count: int) -> list[OneTarget]:

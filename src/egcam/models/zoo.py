@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from egcam.errors import ModelError, near_misses, require
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.targets import imagenet_classes
+from egcam.models.targets import imagenet_classes, known_classes
 from egcam.models.weights import fill, outputs, read_state, told
 
 EMBEDDED = "efficientnet-lite0"
@@ -114,8 +114,18 @@ def load(
         fill(classifier.model, state, name, str(weights))
     if classes is not None:
         classifier = replace(classifier, classes=as_class_names(classes))
+    _carry_names(classifier)
     classifier.model.to(place).eval()
     return classifier
+
+
+def _carry_names(classifier: Classifier) -> None:
+    """Let the module carry its class names, so that metrics, which get the module alone, read one output alike."""
+    names, model = classifier.classes, classifier.model
+    if names is None or names is imagenet_classes():
+        return
+    if not hasattr(model, "classes") or known_classes(model, None) is not None:
+        model.classes = list(names)  # type: ignore[assignment]
 
 
 def models() -> dict[str, list[str]]:

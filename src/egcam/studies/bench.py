@@ -15,10 +15,10 @@ from torch import Tensor
 
 from egcam import registry
 from egcam.evaluation import Drops, evaluate
-from egcam.heatmaps import heatmaps
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.models.preprocessing import Preprocessing
+from egcam.models.targets import by_class, class_scores
 from egcam.studies.config import study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
@@ -71,10 +71,7 @@ class Recording:
         """Explain."""
         explanation = self.explainer(images, target)
         if self.coarse is None:
-            # As sharp as it is shown: pictures and metrics of the whole set are made from what is kept.
-            maps = explanation.maps[:1].detach().float()
-            sharp = heatmaps(maps, (maps.shape[1], maps.shape[2]), explanation.sharpness) * maps.abs().max()
-            self.coarse = sharp[0].cpu().numpy()
+            self.coarse = explanation.maps[0].detach().float().cpu().numpy()
         return explanation
 
 
@@ -188,7 +185,8 @@ class Bench:
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
         with torch.inference_mode():
-            prediction = int(network.classifier.model(images.clone()).argmax(1))
+            outputs = class_scores(network.classifier.model(images.clone()), 1)
+        prediction = int(by_class(outputs, network.classifier.classes).argmax(1))
         target = prediction
         if self.study.target == "label":
             assert picture.label is not None

@@ -266,6 +266,9 @@ def _method(name: str, options: Mapping[str, Any], folder: Path) -> MethodSpec:
         where = f"method.{name}.method" if "method" in options else "methods"
         raise StudyError(f"{where}: {error}") from error
     own = {key: value for key, value in options.items() if key != "method"}
+    for key in own:
+        if key not in known and key in registry.ELSEWHERE:
+            raise StudyError(f"method.{name}.{key} is no option of {base}; {registry.ELSEWHERE[key]}")
     _known(own, known, f"method.{name}.", f"an option of {base}")
     if "reference" in own:
         own["reference"] = _source(own["reference"], f"method.{name}.reference", folder)

@@ -9,7 +9,9 @@ from typing import Any
 from torch import nn
 
 from egcam import registry
+from egcam.errors import InputError
 from egcam.metrics import robustness
+from egcam.metrics.faithfulness import patch_count, patch_side
 from egcam.metrics.registry import metric
 from egcam.studies.specs import MethodSpec, MetricSpec, Study
 
@@ -63,7 +65,7 @@ def image_passes(study: Study, channels: int, size: int) -> int:
     Work that is stopped and taken up again may take a few more.
     """
     alone = sum(unit_passes(study, method, channels, size) for method in study.methods)
-    shared = sum(_patches(study, one.options, size) + 1 for one in study.metrics if one.name == "infidelity")
+    shared = sum(_infidelity_passes(study, one.options, size) for one in study.metrics if one.name == "infidelity")
     return alone - (len(study.methods) - 1) * shared
 
 
@@ -86,7 +88,7 @@ def _metric_passes(study: Study, each: Sequence[MetricSpec], spec: MetricSpec, e
     if name in _CONFIDENCES:
         return 0 if any(one.name in _CONFIDENCES and one.options == options for one in before) else 2
     if name == "infidelity":
-        return _patches(study, options, size) + 1
+        return _infidelity_passes(study, options, size)
     if name in ("pixel-flipping", "faithfulness-estimate", "monotonicity"):
         paper = study.protocol == "paper" and name != "monotonicity"
         return _steps(options, size, paper) + 1
@@ -113,9 +115,13 @@ def _robustness_passes(study: Study, each: Sequence[MetricSpec], spec: MetricSpe
     return samples * explanation + (samples + 1 if outputs else 0)
 
 
-def _patches(study: Study, options: Mapping[str, Any], size: int) -> int:
-    side = options.get("patch") or (56 if study.protocol == "paper" else ceil(size / 4))
-    return int(ceil(size / side) ** 2)
+def _infidelity_passes(study: Study, options: Mapping[str, Any], size: int) -> int:
+    """One for each patch and one for the image; none where the patch does not fit, which the metric refuses."""
+    try:
+        side = patch_side(options.get("patch"), size, size, paper=study.protocol == "paper")
+    except InputError:
+        return 0
+    return patch_count(side, size, size) + 1
 
 
 _OTHERS: dict[str, Any] = {

@@ -14,8 +14,9 @@ from egcam import references, registry
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
-from egcam.models.layers import dry_run, last_spatial_layer
+from egcam.models.layers import last_spatial_layer
 from egcam.models.preprocessing import Preprocessing
+from egcam.models.trace import dry_run
 from egcam.studies.config import StudyError
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
@@ -115,7 +116,7 @@ def _described(study: Study, spec: ModelSpec) -> Described:
     trace = dry_run(model, images[:1])
     _check_classes(study, spec, trace.classes)
     layer = spec.layer or classifier.layer or last_spatial_layer(trace)
-    shapes = [call.shape for call in trace.calls if call.name == layer.partition(":")[0] and len(call.shape) == 4]
+    shapes = [trace.map_shape(call) for call in trace.calls_of(layer.partition(":")[0]) if len(call.shape) == 4]
     record = ModelRecord(
         checksum=state_checksum(model),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -129,7 +130,7 @@ def _described(study: Study, spec: ModelSpec) -> Described:
         model(images)
         synchronise(device)
         seconds = (perf_counter() - start) / len(images)
-    channels = shapes[-1][1] if shapes else 1
+    channels = shapes[-1][0] if shapes else 1
     return Described(record, channels, max(preprocessing.size), str(device), seconds)
 
 

@@ -43,7 +43,6 @@ class DataSpec:
         classes: names of the classes taken, for data with several; none is all.
         annotations: a file beside the images: COCO's instances, ImageNet's labels.
         masks: a folder with a mask for each image, named like it.
-        mask_values: the values of a mask that mean the object; none means all but 0.
         labels: a CSV or JSON file with labels or boxes of a folder's images.
         mask_values: which values of a mask file mean the object; none is every value but 0.
         part: only the images with this word in the column "part" of the CSV; None takes all.

@@ -14,12 +14,13 @@ from egcam.figures.style import Line as Look
 from egcam.heatmaps import heatmaps
 from egcam.metrics.comparable import comparable
 from egcam.metrics.printing import image_counts
+from egcam.metrics.ranking import Ranking, mean_ranks
 from egcam.metrics.tables import Table
+from egcam.palette import checked_sharpness
 from egcam.plots import overlay_image
 from egcam.studies.report import facts
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.intervals import Array, intervals, means
-from egcam.studies.report.ranks import Ranking, ranking
 from egcam.studies.report.reading import Reading, caution, read, sentences, statement
 from egcam.studies.report.summary import Summary, baseline_of, summarised
 from egcam.studies.report.words import file_names, is_expected, looks, method_labels
@@ -142,8 +143,9 @@ class Content:
         return caution(image_counts(part.table), len(part.table.methods))
 
 
-def gathered(results: Results, baseline: str | None = None) -> Content:
+def gathered(results: Results, baseline: str | None = None, sharpness: float = 1.0) -> Content:
     """The content of a report; an error that says how far the study is when there is nothing to report yet."""
+    checked_sharpness(sharpness)
     against = baseline_of(results.methods, baseline)
     if not results.tables:
         raise ResultsError(
@@ -152,7 +154,7 @@ def gathered(results: Results, baseline: str | None = None) -> Content:
         )
     files = file_names(results.models)
     expected = tuple(one.name for one in results.study.methods if is_expected(one))
-    parts = tuple(_part(results, model, files[model], against, expected) for model in results.tables)
+    parts = tuple(_part(results, model, files[model], against, expected, sharpness) for model in results.tables)
     return Content(
         facts.heading(results),
         tuple(facts.facts(results)),
@@ -163,11 +165,11 @@ def gathered(results: Results, baseline: str | None = None) -> Content:
         against,
         parts,
         tuple(model for model in results.models if model not in results.tables),
-        ranking(list(results.tables.values())) if len(parts) > 1 else None,
+        _ranking(list(results.tables.values())) if len(parts) > 1 else None,
     )
 
 
-def _part(results: Results, model: str, file: str, baseline: str, expected: tuple[str, ...]) -> Part:
+def _part(results: Results, model: str, file: str, baseline: str, expected: tuple[str, ...], sharpness: float) -> Part:
     table = results.table(model)
     return Part(
         model,
@@ -176,12 +178,18 @@ def _part(results: Results, model: str, file: str, baseline: str, expected: tupl
         table,
         summarised(table, baseline),
         tuple(read(table, method) for method in expected),
-        ranking([table]),
+        _ranking([table]),
         {metric: bands for metric in CURVES if (bands := _bands(results, model, metric))},
-        _examples(results, model),
+        _examples(results, model, sharpness),
         tuple(facts.missing(results, model)),
         tuple(facts.caveats(results, model)),
     )
+
+
+def _ranking(tables: Sequence[Table]) -> Ranking | None:
+    """One method alone has no rank."""
+    found = mean_ranks(tables)
+    return found if found is not None and len(found.methods) > 1 else None
 
 
 def _bands(results: Results, model: str, metric: str) -> dict[str, Band]:
@@ -220,7 +228,7 @@ def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -
     return np.asarray(np.interp(np.linspace(0, 1, points), np.linspace(0, 1, len(values)), values))
 
 
-def _examples(results: Results, model: str) -> tuple[Example, ...]:
+def _examples(results: Results, model: str, sharpness: float) -> tuple[Example, ...]:
     pictures = results.source.pictures(model)
     chosen = [image for image in results.images(model) if image in pictures][: results.study.examples]
     if not chosen:
@@ -234,7 +242,7 @@ def _examples(results: Results, model: str) -> tuple[Example, ...]:
         outcomes = [results.outcome(model, method, image) for method in results.methods]
         # A method that failed may not know the classes; the others do.
         known = next((one for one in outcomes if one.target >= 0), outcomes[0])
-        overlays = {method: _overlay(photograph, maps[method].get(image)) for method in results.methods}
+        overlays = {method: _overlay(photograph, maps[method].get(image), sharpness) for method in results.methods}
         if any(overlay is not None for overlay in overlays.values()):
             name = known.name or f"image {image}"
             found.append(Example(name, known.target, known.prediction, photograph, overlays, classes))
@@ -242,9 +250,10 @@ def _examples(results: Results, model: str) -> tuple[Example, ...]:
 
 
 def _overlay(
-    photograph: Image.Image, coarse: np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None
+    photograph: Image.Image, coarse: np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None, sharpness: float
 ) -> Image.Image | None:
     if coarse is None or not np.isfinite(coarse).all():
         return None
     size = photograph.height, photograph.width
-    return overlay_image(photograph, heatmaps(torch.from_numpy(np.array(coarse, np.float32))[None], size)[0].numpy())
+    heat = heatmaps(torch.from_numpy(np.array(coarse, np.float32))[None], size)[0].numpy()
+    return overlay_image(photograph, heat, sharpness=sharpness)

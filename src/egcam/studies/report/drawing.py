@@ -13,9 +13,9 @@ import numpy as np
 
 from egcam.figures import style
 from egcam.figures.words import fitted, width_of
+from egcam.metrics.ranking import Ranking
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.content import Content, Part
-from egcam.studies.report.ranks import Ranking
 from egcam.studies.report.words import metric_label
 
 if TYPE_CHECKING:

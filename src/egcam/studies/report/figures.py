@@ -11,10 +11,10 @@ from PIL import Image
 
 from egcam.figures import style
 from egcam.metrics.numbers import counted
+from egcam.metrics.ranking import Ranking
 from egcam.plots import Tile, grid
 from egcam.studies.report import drawing
 from egcam.studies.report.content import Content, Example, Part
-from egcam.studies.report.ranks import Ranking
 from egcam.studies.report.words import listed
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def rank_caption(ranks: Ranking, where: str, labels: Mapping[str, str]) -> str:
     more = f" Not ranked, for want of scores: {listed(left_out)}." if left_out else ""
     return (
         f"Mean rank over {len(ranks.metrics)} metric{'s' * (len(ranks.metrics) != 1)} on {where}, 1 is best, with 95 % "
-        "intervals over images. Every metric counts once, running time not at all." + more
+        "intervals over images. Methods are ranked image by image and metric by metric; running time does not count."
+        + more
     )
 
 

@@ -73,14 +73,3 @@ def draws(images: int) -> Iterator[Array]:
         picked = source.integers(0, images, (some, images)) + images * np.arange(some)[:, None]
         yield np.bincount(picked.ravel(), minlength=some * images).reshape(some, images).astype(np.float64)
         done += some
-
-
-def resampled_means(values: Array) -> Array:
-    """(resamples, K) means of resampled images, the same images in every column; missing values are left out."""
-    finite = np.isfinite(values)
-    filled = np.where(finite, values, 0.0)
-    parts = []
-    for counts in draws(len(values)):
-        held = counts @ finite.astype(np.float64)
-        parts.append(np.where(held > 0, counts @ filled / np.maximum(held, 1), np.nan))
-    return np.concatenate(parts)

@@ -38,7 +38,9 @@ SUMMARY_COLUMNS = (
 )
 
 
-def write_report(source: Sourced, out: str | Path, *, baseline: str | None = None) -> list[Path]:
+def write_report(
+    source: Sourced, out: str | Path, *, baseline: str | None = None, sharpness: float = 1.0
+) -> list[Path]:
     """Write report.md, report.tex, report.html, scores.csv, summary.csv and figures/ into a folder.
 
     The same results give the same bytes: the only date in it is that of the study's beginning. A study that is not
@@ -48,6 +50,7 @@ def write_report(source: Sourced, out: str | Path, *, baseline: str | None = Non
         source: the results, or the folder they are in.
         out: the folder to write to; it is made where missing, and files of an earlier report are replaced.
         baseline: the method others are compared with; None is "grad-cam" where present, else the first.
+        sharpness: an exponent of the example maps as they are shown; no number depends on it.
 
     Returns:
         The files written.
@@ -56,7 +59,7 @@ def write_report(source: Sourced, out: str | Path, *, baseline: str | None = Non
         >>> write_report("results/", "results/report")                        # doctest: +SKIP
     """
     results = Results.of(source)
-    content = gathered(results, baseline)
+    content = gathered(results, baseline, sharpness)
     drawings = [model_drawings(content, part) for part in content.parts]
     overall = overall_drawing(content)
     files: dict[str, bytes] = {

@@ -17,10 +17,11 @@ from matplotlib.patches import Rectangle
 from egcam.errors import InputError
 from egcam.figures import style
 from egcam.figures.page import Page
-from egcam.figures.pictures import Pixels, as_rgb, draw_picture
+from egcam.figures.pictures import as_rgb, draw_picture
 from egcam.figures.sheet import Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
 from egcam.figures.words import fitted, width_of
+from egcam.palette import Pixels
 from egcam.plots import overlay_image
 from egcam.studies.saturation.result import Quantity, Saturation
 from egcam.studies.saturation.study import ModelStudy
@@ -191,7 +192,7 @@ def _spread_over(alphas: Sequence[float], count: int) -> list[int]:
     return sorted({int(np.abs(np.asarray(alphas) - value).argmin()) for value in wanted})
 
 
-def patches(study: ModelStudy, count: int = 2, width: style.Width | float = "column") -> Page:
+def patches(study: ModelStudy, count: int = 2, width: style.Width | float = "column", sharpness: float = 1.0) -> Page:
     """Where each method points, side by side: its map with the hottest patches framed, and what is shown of them.
 
     The numbers are softmax scores of the label: for the image, for the image blurred all over, and the insertion score,
@@ -201,6 +202,7 @@ def patches(study: ModelStudy, count: int = 2, width: style.Width | float = "col
         study: one network.
         count: how many images, from the first on.
         width: of the figure.
+        sharpness: an exponent of the overlays.
     """
     inches = style.width_in_inches(width)
     count = min(count, len(study.pictures))
@@ -216,11 +218,11 @@ def patches(study: ModelStudy, count: int = 2, width: style.Width | float = "col
         name = fitted(style.label(method), side, style.SMALL, 1)
         _write_lines(sheet, [name], middle, _LINE - 0.01, color=style.color(method))
     for index in range(count):
-        _draw_pointed(sheet, study, index, side, header + index * block)
+        _draw_pointed(sheet, study, index, side, header + index * block, sharpness)
     return sheet.page
 
 
-def _draw_pointed(sheet: Sheet, study: ModelStudy, index: int, side: float, top: float) -> None:
+def _draw_pointed(sheet: Sheet, study: ModelStudy, index: int, side: float, top: float, sharpness: float) -> None:
     picture = study.pictures[index]
     _place(sheet, as_rgb(picture), _GAP, top, side)
     first = next(iter(study.methods.values())).patches
@@ -231,7 +233,8 @@ def _draw_pointed(sheet: Sheet, study: ModelStudy, index: int, side: float, top:
         left = _GAP + (column + 1) * (side + _GAP)
         heat = one.explanation.heatmaps[index].float().cpu().numpy()
         lower = top + side + _GAP
-        for shown, above in ((overlay_image(picture, heat), top), (one.pictures[index], lower)):
+        overlay = overlay_image(picture, heat, sharpness=sharpness)
+        for shown, above in ((overlay, top), (one.pictures[index], lower)):
             axes = _place(sheet, as_rgb(shown), left, above, side)
             _frame_patches(axes, one.patches.boxes(index), style.color(method))
         score = f"{one.patches.cells.shape[1]} patches  {float(one.patches.scores[index]):.3f}"

@@ -17,12 +17,12 @@ from egcam.studies.saturation.result import QUANTITIES
 from egcam.studies.saturation.study import ModelStudy
 
 
-def write_study(studies: Sequence[ModelStudy], folder: Path) -> list[Path]:
+def write_study(studies: Sequence[ModelStudy], folder: Path, sharpness: float = 1.0) -> list[Path]:
     """Write the CSV files and, as PNG and SVG, the figures; return the files.
 
     saturation.csv: image, model, layer, label, a, and what was measured there. saturation-mean.csv: the means over
     the images and two standard deviations. patches.csv: each method's hottest patches and their insertion scores.
-    curves, samples, strip, and for each network patches-NAME: the figures.
+    curves, samples, strip, and for each network patches-NAME: the figures. `sharpness` is an exponent of the overlays.
     """
     from egcam.figures.page import save
     from egcam.studies.saturation import figures
@@ -35,7 +35,8 @@ def write_study(studies: Sequence[ModelStudy], folder: Path) -> list[Path]:
         "samples": figures.samples(studies[0]),
         "strip": figures.strip(studies),
         **{
-            f"patches-{name}": figures.patches(study) for name, study in zip(_file_names(studies), studies, strict=True)
+            f"patches-{name}": figures.patches(study, sharpness=sharpness)
+            for name, study in zip(_file_names(studies), studies, strict=True)
         },
     }
     for name, figure in drawn.items():
@@ -50,7 +51,7 @@ def study_dict(study: ModelStudy) -> dict[str, Any]:
         "label": study.label,
         "model": study.model,
         "layer": measured.layer,
-        "grid": measured.grid,
+        "spacing": measured.spacing,
         "alphas": _numbers(measured.alphas),
         "passes": measured.passes,
         "verdict": {**_plain(asdict(verdict)), "trust": verdict.trust, "text": verdict.text},

@@ -13,19 +13,20 @@ from egcam.errors import InputError, LayerError, TargetError, near_misses
 from egcam.explainers.options import is_whole
 from egcam.explainers.task import Meter, Progress, Task, chunks
 from egcam.metrics.scoring import fitting_batch
-from egcam.models.capture import Probe, Reshape, Seen, as_reshape
+from egcam.models.capture import GradientPass, Probe
 from egcam.models.class_names import Classes
 from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import find_layer, resolve
-from egcam.models.targets import Target, Targets, class_scores, known_classes
+from egcam.models.reading import Reshape, as_reshape
+from egcam.models.targets import Target, Targets, by_class, class_scores, known_classes, probabilities
 from egcam.randomness import generator
 from egcam.studies.saturation.result import Saturation
 
-Grid: TypeAlias = Literal["even", "uniform"]
+Spacing: TypeAlias = Literal["even", "uniform"]
 Black: TypeAlias = float | Sequence[float] | Tensor | None
 
-GRIDS: tuple[Grid, ...] = ("even", "uniform")
+SPACINGS: tuple[Spacing, ...] = ("even", "uniform")
 
 
 def saturation(
@@ -35,11 +36,11 @@ def saturation(
     steps: int = 25,
     target: Target = None,
     *,
-    grid: Grid = "even",
+    spacing: Spacing = "even",
     seed: int = 0,
     black: Black = None,
     classes: Classes | None = None,
-    reshape: str | Reshape | None = None,
+    reshape: Reshape | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Saturation:
@@ -62,13 +63,13 @@ def saturation(
         layer: a module or its dotted name; None finds the last one with spatial extent.
         steps: how many values of a.
         target: the label followed, for all or each of the images; None is the prediction for the full image.
-        grid: "even", from 0 to 1 in equal steps; or "uniform", as in the paper: `steps` draws from U(0, 1), sorted,
+        spacing: "even", from 0 to 1 in equal steps; or "uniform", as in the paper: `steps` draws from U(0, 1), sorted,
             the same for all images, to which the two ends 0 and 1 are added.
         seed: of the draws.
         black: what black pixels are after preprocessing: a number, one for each channel, or an image; for pixels that
             were normalised (0 - mean) / std, which `normalised_black` gives. None is 0, for images in [0, 1] only.
         classes: the class names, for targets by name.
-        reshape: "tokens", "channels-last" or a callable, for layers that do not put out (N, channels, height, width).
+        reshape: for layers that do not put out (N, channels, height, width); see `egcam.Explainer`.
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
         progress: called with (passes done, passes expected).
 
@@ -83,7 +84,7 @@ def saturation(
     targets = Targets(target, len(images), classes=known_classes(model, classes) or known_classes(network, classes))
     if targets.function is not None:
         raise TargetError("saturation follows the score of a class: pass a class index or name, not a callable")
-    alphas = scales(steps, grid, seed)
+    alphas = scales(steps, spacing, seed)
     start = _as_black(black, images)
     size = fitting_batch(batch_size, images.device)
     meter = Meter(progress)
@@ -100,11 +101,12 @@ def saturation(
             task = Task(probe, images[first:last], rows, targets.part(first, last), size, meter, {})
             parts.append(_measured(task, start, alphas))
     cosine, logit, probability, gradient, agreement, labels = (torch.cat(kind) for kind in zip(*parts, strict=True))
-    return Saturation(alphas, cosine, logit, probability, gradient, agreement, labels, points[0].name, grid, meter.done)
+    at = points[0].name
+    return Saturation(alphas, cosine, logit, probability, gradient, agreement, labels, at, spacing, meter.done)
 
 
-def scales(steps: int = 25, grid: Grid = "even", seed: int = 0) -> Tensor:
-    """(S,) the values of a, rising from 0 to 1: `steps` of them on an even grid, `steps` + 2 on a uniform one.
+def scales(steps: int = 25, spacing: Spacing = "even", seed: int = 0) -> Tensor:
+    """(S,) the values of a, rising from 0 to 1: `steps` of them evenly spaced, or `steps` + 2 uniformly drawn.
 
     Example:
         >>> scales(5)
@@ -112,11 +114,11 @@ def scales(steps: int = 25, grid: Grid = "even", seed: int = 0) -> Tensor:
         >>> len(scales(5, "uniform"))
         7
     """
-    if grid not in GRIDS:
-        raise InputError(f"unknown grid {grid!r}; {near_misses(str(grid), GRIDS)}")
+    if spacing not in SPACINGS:
+        raise InputError(f"unknown spacing {spacing!r}; {near_misses(str(spacing), SPACINGS)}")
     if not is_whole(steps) or steps < 2:
         raise InputError(f"steps must be a whole number of at least 2 (black and the image), not {steps!r}")
-    if grid == "even":
+    if spacing == "even":
         return torch.linspace(0, 1, steps, device="cpu")
     drawn = torch.rand(steps, generator=generator(seed, "saturation"), device="cpu").sort().values
     return torch.cat([torch.zeros(1, device="cpu"), drawn, torch.ones(1, device="cpu")])
@@ -190,32 +192,31 @@ class _Table:
     """The measurements of a task's images, filled in as passes are made; the pass over the images comes first."""
 
     def __init__(self, task: Task, alphas: Tensor) -> None:
-        seen = task.look(with_gradient=True)
+        seen = task.first_gradients()
         assert task.indices is not None
         self.labels = task.indices
-        embedding, gradient, logits = self.read(seen)
+        self.classes = task.targets.classes
+        embedding, gradient, outputs = self.read(seen)
         self.full_embedding, self.full_gradient = embedding, gradient
         self.mean_gradient = torch.zeros_like(gradient)
         self.weights = _trapezoid_weights(alphas).to(gradient)
-        empty = logits.new_empty(len(embedding), len(alphas))
+        empty = outputs.new_empty(len(embedding), len(alphas))
         self.cosine, self.logit, self.probability, self.length = (torch.empty_like(empty) for _ in range(4))
         everyone = torch.arange(len(embedding), device="cpu")
-        self.write(everyone, torch.full_like(everyone, len(alphas) - 1), embedding, gradient, logits)
+        self.write(everyone, torch.full_like(everyone, len(alphas) - 1), embedding, gradient, outputs)
 
     @staticmethod
-    def read(seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings and gradients as rows of numbers, and the logits, of one pass."""
-        assert seen.gradients is not None
+    def read(seen: GradientPass) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings and gradients as rows of numbers, and the model's outputs, of one pass."""
         embedding, gradient = _precise(seen.activations[0]).flatten(1), _precise(seen.gradients[0]).flatten(1)
         return embedding, gradient, _precise(class_scores(seen.output, len(embedding)))
 
-    def write(self, own: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, logits: Tensor) -> None:
+    def write(self, own: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, outputs: Tensor) -> None:
         """Put down what a pass showed of images `own` at steps `step`."""
-        own, step = own.to(logits.device), step.to(logits.device)
+        own, step = own.to(outputs.device), step.to(outputs.device)
         labels = self.labels[own][:, None]
-        scores = logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
-        self.logit[own, step] = logits.gather(1, labels)[:, 0]
-        self.probability[own, step] = scores.gather(1, labels)[:, 0]
+        self.logit[own, step] = by_class(outputs, self.classes).gather(1, labels)[:, 0]
+        self.probability[own, step] = probabilities(outputs, self.classes).gather(1, labels)[:, 0]
         self.cosine[own, step] = _cosine(embedding, self.full_embedding[own])
         self.length[own, step] = gradient.norm(dim=1)
         self.mean_gradient.index_add_(0, own, gradient * self.weights[step][:, None])

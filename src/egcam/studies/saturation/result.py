@@ -30,7 +30,7 @@ class Saturation:
         agreement: (N,) the cosine similarity of the gradient at the image to the mean gradient over the path.
         targets: (N,) the labels.
         layer: the layer's name.
-        grid: how the values of a were chosen.
+        spacing: how the values of a were chosen.
         passes: how many single-image passes through the network it took.
     """
 
@@ -42,7 +42,7 @@ class Saturation:
     agreement: Tensor
     targets: Tensor
     layer: str
-    grid: str
+    spacing: str
     passes: int
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 from egcam.plots import to_pil
 from egcam.registry import create
-from egcam.studies.saturation.measure import Grid, normalised_black, saturation
+from egcam.studies.saturation.measure import Spacing, normalised_black, saturation
 from egcam.studies.saturation.patches import Patches, top_patches
 from egcam.studies.saturation.result import Saturation
 
@@ -92,9 +92,9 @@ def study_model(
     layer: str | None = None,
     steps: int = 25,
     target: int | str | None = None,
-    grid: Grid = "even",
+    spacing: Spacing = "even",
     seed: int = 0,
-    patch_grid: int = 4,
+    grid: int = 4,
     options: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     progress: Share | None = None,
@@ -108,9 +108,9 @@ def study_model(
         layer: the layer for curves and maps; None takes the classifier's, or finds one.
         steps: how many values of a.
         target: the label followed; None is the prediction for each photograph.
-        grid: "even" or "uniform", see `egcam.studies.saturation.measure.saturation`.
+        spacing: "even" or "uniform", see `egcam.studies.saturation.measure.saturation`.
         seed: of the values of a and of the methods' samples.
-        patch_grid: into how many patches, across and down, images are divided.
+        grid: the cells along each side of an image; the patches are these cells.
         options: for the methods that take them: reference, samples.
         batch_size: the most images in one pass.
         progress: called with the share of the work done.
@@ -134,7 +134,7 @@ def study_model(
         layer or classifier.layer,
         steps,
         target,
-        grid=grid,
+        spacing=spacing,
         seed=seed,
         black=normalised_black(seen.mean, seen.std),
         classes=classifier.classes,
@@ -146,9 +146,7 @@ def study_model(
         given = {**(options or {}), "layer": measured.layer, "seed": seed, "batch_size": batch_size}
         explainer = create(name, classifier.model, **applicable(name, classifier, given))
         explanation = explainer(images, measured.targets)
-        patches = top_patches(
-            classifier.model, images, explanation, measured.targets, grid=patch_grid, batch_size=batch_size
-        )
+        patches = top_patches(classifier.model, images, explanation, measured.targets, grid=grid, batch_size=batch_size)
         methods[name] = Pointed(explanation, patches, tuple(_pictures(patches.shown, seen)))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))
     return ModelStudy(

@@ -1,0 +1,54 @@
+"""Tensors inside whatever goes into a model and comes out of it: tuples, lists, dicts, dataclasses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in the value, in order.
+
+    Example:
+        >>> import torch
+        >>> [tensor.item() for tensor in tensors_in({"a": torch.tensor(1), "b": ["text", torch.tensor(2)]})]
+        [1, 2]
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value):
+        for entry in fields(value):
+            yield from tensors_in(getattr(value, entry.name))
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The value with `function` of all that is not a tuple, list or dict in it.
+
+    Example:
+        >>> mapped({"a": (1, 2)}, lambda number: number + 1)
+        {'a': (2, 3)}
+    """
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        for key, item in value.items():
+            changed[key] = mapped(item, function)
+        return changed
+    if isinstance(value, tuple | list):
+        items = [mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return function(value)
+
+
+def mapped_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The value with `function` of each tensor in its tuples, lists and dicts."""
+    return mapped(value, lambda item: function(item) if isinstance(item, Tensor) else item)

@@ -1,0 +1,176 @@
+"""Read a layer's output as maps (N, channels, height, width), one for each image, or say why that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from egcam.errors import LayerError, ModelError
+from egcam.models.axes import Axis, axis_of_module, axis_of_shape, normalised_axis
+from egcam.models.layers import LayerPoint
+from egcam.models.tokens import Grid, token_grid, tokens_to_map
+from egcam.models.trace import Call, Trace
+
+Reshape: TypeAlias = str | tuple[int, int] | Callable[[Tensor], Tensor]
+LookThrough: TypeAlias = Callable[[], Trace | None]
+
+_NAMES = ("tokens", "channels-first", "channels-last")
+
+
+def as_reshape(reshape: Reshape | None) -> Reshape | None:
+    """What the user said, checked: "tokens", (height, width), "channels-first", "channels-last", a callable or None."""
+    if reshape is None or callable(reshape):
+        return reshape
+    if isinstance(reshape, str):
+        if reshape in _NAMES:
+            return reshape
+        known = ", ".join(map(repr, _NAMES))
+        raise ModelError(f"unknown reshape {reshape!r}; known are {known}, a grid (height, width), or pass a callable")
+    numbers = tuple(reshape) if isinstance(reshape, tuple | list) else ()
+    if len(numbers) != 2 or not all(type(number) is int and number > 0 for number in numbers):
+        raise ModelError(f"reshape is a name, a grid (height, width) of tokens or a callable, not {reshape!r}")
+    return numbers[0], numbers[1]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A layer's output in need of reading."""
+
+    point: LayerPoint
+    shape: tuple[int, ...]
+    image: Grid
+    look_through: LookThrough
+
+
+class Reader:
+    """Turns what layers of a model put out into maps, the same way in every pass.
+
+    Args:
+        model: the plain module.
+        reshape: what the user said of the layers' outputs:
+
+            - None: (N, channels, height, width), or (N, height, width, channels) where the evidence is clear;
+            - "channels-first", "channels-last": the one or the other;
+            - "tokens": (N, length, channels), the grid read off the network and the image;
+            - (height, width): such tokens, on this grid;
+            - a callable that does it.
+    """
+
+    def __init__(self, model: nn.Module, reshape: Reshape | None) -> None:
+        self._model = model
+        self._reshape = reshape
+        self._known: dict[tuple[str, tuple[int, ...]], Axis | Grid] = {}
+
+    def maps(self, point: LayerPoint, tensor: Tensor, images: Tensor, look_through: LookThrough) -> Tensor:
+        """(N, channels, height, width) of the layer's output for `images`.
+
+        Args:
+            point: the layer.
+            tensor: what it put out, or a gradient with respect to that.
+            images: (N, C, H, W).
+            look_through: makes a dry run; called only where the shapes alone do not tell.
+        """
+        if callable(self._reshape):
+            maps = self._reshape(tensor)
+            _check_images(point, maps, len(images), "the reshape of layer")
+        else:
+            _check_images(point, tensor, len(images), "layer")
+            way = self._way(_Seen(point, tuple(tensor.shape), (images.shape[-2], images.shape[-1]), look_through))
+            maps = _turned(tensor, way)
+        if maps.ndim != 4 or maps.shape[2] * maps.shape[3] < 2:
+            raise _no_map(point, tuple(maps.shape))
+        return maps
+
+    def channel_axis(self, point: LayerPoint) -> int | None:
+        """Which axis of a layer that was read holds its channels; None where a callable reads it."""
+        ways = [way for (name, _), way in self._known.items() if name == point.name]
+        if callable(self._reshape) or not ways:
+            return None
+        return 1 if ways[0] == "channels-first" else -1
+
+    def _way(self, seen: _Seen) -> Axis | Grid:
+        key = (seen.point.name, seen.shape[1:])
+        if key not in self._known:
+            self._known[key] = self._find_way(seen)
+        return self._known[key]
+
+    def _find_way(self, seen: _Seen) -> Axis | Grid:
+        if self._reshape == "tokens" or isinstance(self._reshape, tuple):
+            return self._grid(seen)
+        if len(seen.shape) != 4:
+            raise _no_map(seen.point, seen.shape)
+        if self._reshape == "channels-last":
+            return "channels-last"
+        return "channels-first" if self._reshape == "channels-first" else self._axis(seen)
+
+    def _grid(self, seen: _Seen) -> Grid:
+        if len(seen.shape) != 3:
+            raise LayerError(
+                f"reshape={self._reshape!r} is for tokens (N, length, channels), and layer {seen.point.name!r} "
+                f"puts out {seen.shape}"
+            )
+        trace, call = self._dry_run(seen)
+        if call is not None and call.shape[:1] != (1,):
+            raise _not_by_image(seen.point, "layer", call.shape, 1)
+        if isinstance(self._reshape, tuple):
+            return self._reshape
+        return token_grid(seen.shape[1], seen.image, trace, call)
+
+    def _axis(self, seen: _Seen) -> Axis:
+        assert seen.point.module is not None
+        told = axis_of_module(seen.point.module, seen.shape)
+        axis = axis_of_shape(seen.shape, seen.image, {told} if told else set())
+        if told != "channels-first" and (axis is None or self._has_norms()):
+            trace, call = self._dry_run(seen)
+            axis = axis if trace is None or call is None else trace.axis(call)
+        if axis is None:
+            raise LayerError(
+                f"layer {seen.point.name!r} puts out {seen.shape}, and whether that is (N, channels, height, width) or "
+                "(N, height, width, channels) cannot be told: pass reshape='channels-first' or 'channels-last'"
+            )
+        return axis
+
+    def _has_norms(self) -> bool:
+        """Whether the model normalises single axes: where channels come last, it does."""
+        return any(normalised_axis(module) is not None for module in self._model.modules())
+
+    def _dry_run(self, seen: _Seen) -> tuple[Trace | None, Call | None]:
+        """A dry run, and the layer's call in it, as far as there are such."""
+        trace = seen.look_through()
+        if trace is None:
+            return None, None
+        # By the name the dry run knows it under: a module may have several.
+        names = [name for name, module in self._model.named_modules() if module is seen.point.module]
+        calls = trace.calls_of(names[0])
+        number = seen.point.call or 1
+        return trace, calls[number - 1] if len(calls) >= number else None
+
+
+def _turned(tensor: Tensor, way: Axis | Grid) -> Tensor:
+    if isinstance(way, tuple):
+        return tokens_to_map(tensor, way)
+    return tensor.permute(0, 3, 1, 2) if way == "channels-last" else tensor
+
+
+def _check_images(point: LayerPoint, tensor: Tensor, images: int, what: str) -> None:
+    if tensor.ndim == 0 or tensor.shape[0] != images:
+        raise _not_by_image(point, what, tuple(tensor.shape), images)
+
+
+def _not_by_image(point: LayerPoint, what: str, shape: tuple[int, ...], images: int) -> LayerError:
+    return LayerError(
+        f"{what} {point.name!r} puts out {shape} for {images} image(s): its first dimension does not count the images, "
+        "so its maps cannot be told apart by image. Choose a layer whose output has one row for each image, or pass a "
+        "callable reshape that makes (N, channels, height, width) of it"
+    )
+
+
+def _no_map(point: LayerPoint, shape: tuple[int, ...]) -> LayerError:
+    return LayerError(
+        f"layer {point.name!r} puts out {shape}: no map with height and width. Choose a layer "
+        "that puts out (N, channels, height, width), such as the last convolution, leave layer=None to have "
+        "it found, or pass reshape='tokens' for (N, length, channels)"
+    )
