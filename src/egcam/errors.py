@@ -46,6 +46,10 @@ class NonFiniteMapWarning(UserWarning):
     """A map holds NaN or infinite values."""
 
 
+class FailedEvaluationWarning(UserWarning):
+    """In `egcam.evaluate` a method or metric raised an error; its scores are NaN there, and the rest went on."""
+
+
 def near_misses(word: str, known: Iterable[str], most: int = 3) -> str:
     """A sentence with the known names closest to `word`, or the first few of them when none is close.
 

@@ -18,7 +18,7 @@ from egcam.studies.config import load_study
 from egcam.studies.cost import unit_passes
 from egcam.studies.estimation import Estimate, estimate, estimated
 from egcam.studies.outcomes import Outcome
-from egcam.studies.plan import read_part
+from egcam.studies.plan import WHOLE, belongs, read_part
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.progress import duration, status
 from egcam.studies.runner import Agenda, Watcher, run_study
@@ -85,7 +85,7 @@ def run(
 ) -> int:
     """Run a study to its end, or until it is stopped."""
     study = load_study(file)
-    part = read_part(shard) if shard is not None else (1, 1)
+    part = read_part(shard) if shard is not None else WHOLE
     watcher = Bar(not as_json)
     try:
         with _terminated_as_interrupted(), watcher:
@@ -114,9 +114,16 @@ def run(
             out().print(f"\n[bold]{label}[/bold]")
             out().print(table.render())
         say(f"{found.done:,} of {found.total:,} units are in {folder}; `egcam study report {folder}` makes the report")
-    if watcher.failed:
-        note(f"{watcher.failed} units failed; `egcam study status {folder}` says why, --retry-failed does them again")
-    return SOME_FAILED if watcher.failed else DONE
+    if watcher.smaller:
+        note(
+            f"memory did not suffice for {watcher.smaller:,} units; they were done in smaller batches, which may change "
+            "their last digits"
+        )
+    # Also those that failed in an earlier run: a script that runs this until it succeeds must not take them for done.
+    failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
+    if failed:
+        note(f"{failed:,} units failed; `egcam study status {folder}` says why, --retry-failed does them again")
+    return SOME_FAILED if failed else DONE
 
 
 def show_status(folder: str, workers: int, as_json: bool) -> None:
@@ -153,7 +160,7 @@ class Bar(Watcher):
     """
 
     def __init__(self, wanted: bool) -> None:
-        self.failed = 0
+        self.failed = self.smaller = 0
         console = Console(stderr=True)
         self._wanted = wanted
         self._seen = wanted and console.is_terminal
@@ -202,6 +209,7 @@ class Bar(Watcher):
         """Move on."""
         self._done += len(outcomes)
         self.failed += sum(one.error is not None for one in outcomes)
+        self.smaller += sum(one.batch_size is not None for one in outcomes)
         passes = sum(self._costs[one.unit.model, one.unit.method] for one in outcomes)
         rate = self._done / max(1e-9, monotonic() - self._began)
         text = f"{self._done:,}/{self._total:,} units, {_rate(rate)}"

@@ -53,15 +53,23 @@ class Network:
         """Where it is explained, or None where egcam finds the layer."""
         return self.spec.layer or self.classifier.layer
 
-    def options(self, method: MethodSpec) -> dict[str, Any]:
-        """What a method is made with: the study's layer, reference and seed where it takes them, and its own."""
+    def options(self, method: MethodSpec, batch: int | None = None) -> dict[str, Any]:
+        """What a method is made with: the study's layer, reference and seed where it takes them, and its own.
+
+        Args:
+            method: which.
+            batch: the most images in one pass, where memory does not allow what the method would take.
+        """
         source = method.options.get("reference", self.study.reference.source)
         usual = {"layer": self.layer, "seed": self.study.seed}
         takes = registry.takes(method.method)
         given = {key: value for key, value in usual.items() if value is not None and key in takes}
         # Drawn only for methods that compare with references: reading a pool takes a while.
         reference = {"reference": self.reference(source)} if "reference" in takes else {}
-        return {**given, **method.options, **reference}
+        limit = {}
+        if batch is not None and "batch_size" in takes:
+            limit = {"batch_size": min(batch, method.options.get("batch_size") or batch)}
+        return {**given, **method.options, **reference, **limit}
 
     def reference(self, source: str) -> Any:
         """What Expected Grad-CAM compares with."""
