@@ -1,7 +1,7 @@
 """What went wrong in an evaluation: a method or a metric that raised an error, and whether memory ran out.
 
-A score that is undefined by its metric's definition (of a map that is zero everywhere, say) is no failure: it is NaN with
-a cause (`egcam.metrics.undefined`), and computing it again would give NaN again.
+A score that is undefined by its metric's definition (of a map that is zero everywhere, say) is no failure: it is NaN
+with a cause (`egcam.metrics.undefined`), and computing it again would give NaN again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A method or metric that raises is a failed unit: counted, named, tried again on request. An undefined score is not."""
+"""A method or metric that raises fails its unit: counted, named, tried again on request. Undefined scores do not."""
 
 import json
 import math
@@ -215,10 +215,9 @@ def test_what_counts_as_too_little_memory():
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
     assert not is_out_of_memory(ValueError("out of memory"))
-    try:
-        raise egcam.EgcamError("the model failed") from MemoryError()
-    except egcam.EgcamError as error:
-        assert is_out_of_memory(error)
+    wrapped = egcam.EgcamError("the model failed")
+    wrapped.__cause__ = MemoryError()
+    assert is_out_of_memory(wrapped)
 
 
 def network():

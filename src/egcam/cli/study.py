@@ -116,8 +116,8 @@ def run(
         say(f"{found.done:,} of {found.total:,} units are in {folder}; `egcam study report {folder}` makes the report")
     if watcher.smaller:
         note(
-            f"memory did not suffice for {watcher.smaller:,} units; they were done in smaller batches, which may change "
-            "their last digits"
+            f"memory did not suffice for {watcher.smaller:,} units; they were done in smaller batches, which may "
+            "change their last digits"
         )
     # Also those that failed in an earlier run: a script that runs this until it succeeds must not take them for done.
     failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)

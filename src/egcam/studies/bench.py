@@ -26,20 +26,29 @@ from egcam.studies.config import study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
+from egcam.studies.inputs import content_of
 from egcam.studies.networks import Network, load_network
 from egcam.studies.outcomes import Floats, Outcome, Score, Unit, failed
 from egcam.studies.plugins import import_plugins
 from egcam.studies.specs import MethodSpec, Study
 
 CURVE_POINTS = 51
+BEGAN_WITH = "began with"
 _PICTURE_QUALITY = 90
 
 
 def open_bench(config: Mapping[str, Any]) -> Bench:
-    """The bench for a study given as plain data: what engines call in a worker."""
-    study = study_from(config)
+    """The bench for a study given as plain data: what engines call in a worker.
+
+    Args:
+        config: the study, as `egcam.studies.config.as_dict` writes it; with `BEGAN_WITH`, what models and references
+            were when the study began.
+    """
+    values = dict(config)
+    began_with = values.pop(BEGAN_WITH, None)
+    study = study_from(values)
     import_plugins(study.plugins)
-    return Bench(study)
+    return Bench(study, began_with)
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ class Prepared:
         masks: (1, H, W) or None.
         target: the class to explain.
         prediction: the class predicted.
+        content: `egcam.studies.inputs.content_of` the picture.
+        stamp: of its files, from before they were read.
         drops: what infidelity found out about the network with this image, for the methods to come.
     """
 
@@ -60,6 +71,8 @@ class Prepared:
     masks: Tensor | None
     target: int
     prediction: int
+    content: str
+    stamp: str
     drops: Drops = field(default_factory=dict)
 
 
@@ -94,10 +107,12 @@ class Bench:
 
     Args:
         study: what is to be done.
+        began_with: see `egcam.studies.networks.load_network`.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, began_with: Mapping[str, Any] | None = None) -> None:
         self.study = study
+        self._began_with = began_with
         self.data: Dataset = open_dataset(study.data)
         check_data(study, self.data)
         self._each = tuple(one for one in study.metrics if not metric(one.name).whole_set)
@@ -162,6 +177,8 @@ class Bench:
             curves=curves,
             coarse=explainer.coarse if keep else None,
             picture=_encoded(network.preprocessing, image.picture) if example and first else None,
+            content=image.content,
+            stamp=image.stamp,
         )
         return Attempt(outcome, any(one.fault.out_of_memory for one in failures))
 
@@ -205,7 +222,7 @@ class Bench:
         if self._network is None or self._network.spec.label != label:
             self._network = self._prepared = None
             spec = next(one for one in self.study.models if one.label == label)
-            self._network = load_network(self.study, spec, self.data)
+            self._network = load_network(self.study, spec, self.data, self._began_with)
         return self._network
 
     def _explainer(self, network: Network, spec: MethodSpec, options: Mapping[str, Any], batch: int | None) -> Any:
@@ -222,6 +239,8 @@ class Bench:
         return self._prepared[1]
 
     def _prepare(self, network: Network, number: int) -> Prepared:
+        # Before it is read: a file that changes in between then has an old stamp, and is looked at again.
+        stamp = self.data.stamp(number)
         picture = self.data[number]
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
@@ -231,7 +250,8 @@ class Bench:
         if self.study.target == "label":
             assert picture.label is not None
             target = picture.label
-        return Prepared(picture, images, None if mask is None else mask[None].to(images.device), target, prediction)
+        masks = None if mask is None else mask[None].to(images.device)
+        return Prepared(picture, images, masks, target, prediction, content_of(picture), stamp)
 
 
 def check_data(study: Study, data: Dataset) -> None:

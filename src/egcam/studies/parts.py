@@ -23,12 +23,13 @@ import numpy as np
 
 from egcam.errors import require
 from egcam.studies.folders import StoreError
+from egcam.studies.inputs import Seen
 from egcam.studies.outcomes import Floats, Outcome, Score, Unit
 
 FORMAT = "2"
 KEYS = ("model", "method", "image")
 OUTCOME = (*KEYS, "name", "target", "prediction", "seconds", "error", "scores", "batch_size")
-INPUT = ("name", "content", "stamp")
+INPUT = ("content", "stamp")
 _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
 # Dictionaries hold each text once. Not for numbers: they seldom repeat, and one NaN is not to stand for another.
@@ -122,9 +123,19 @@ def outcomes(table: Any) -> list[Outcome]:
     """The outcomes of a table's rows, from the columns `OUTCOME`: without curves, maps and pictures."""
     rest = (table[name].to_pylist() for name in ("name", "target", "prediction", "seconds"))
     with _collector_paused():
-        rows = zip(units(table), *rest, _score_rows(table["scores"]), _shared_texts(table["error"]), strict=True)
-        batches = table["batch_size"].to_pylist()
-        return [Outcome(*row, batch_size=batch) for row, batch in zip(rows, batches, strict=True)]
+        batches, errors = table["batch_size"].to_pylist(), _shared_texts(table["error"])
+        rows = zip(units(table), *rest, _score_rows(table["scores"]), errors, batches, strict=True)
+        return [
+            Outcome(unit, name, target, prediction, seconds, scores, error, batch_size=batch)
+            for unit, name, target, prediction, seconds, scores, error, batch in rows
+        ]
+
+
+def inputs(table: Any) -> list[Seen]:
+    """The images of a table's rows as they were when read, each way once; from the columns `INPUT`."""
+    distinct = table.select(["image", *INPUT]).group_by(["image", *INPUT]).aggregate([])
+    columns = (distinct[name].to_pylist() for name in ("image", *INPUT))
+    return sorted((Seen(*row) for row in zip(*columns, strict=True) if row[1]), key=lambda one: one.image)
 
 
 def curves(table: Any, metric: str) -> Iterator[Floats | None]:
