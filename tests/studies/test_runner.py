@@ -177,6 +177,30 @@ def test_what_the_data_lack_is_said_before_the_work(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_layer_that_is_not_there_is_refused_before_the_work(tmp_path):
+    file = write_study(tmp_path, text=STUDY.replace('layer = "1"', 'layer = "nolayer"'))
+    with pytest.raises(StudyError, match=r"the model b: .*nolayer"):
+        run_study(file, tmp_path / "out", engine=InProcess())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_layer_that_does_not_run_is_refused_before_the_work(tmp_path):
+    file = write_study(tmp_path, text=STUDY.replace('layer = "1"', 'layer = "idle"'))
+    model = tmp_path / "model.py"
+    unused = "    class Net(nn.Module):\n        def __init__(self):\n            super().__init__()\n"
+    unused += "            self.net, self.idle = nn.Sequential(*body, *head), nn.Sigmoid()\n"
+    unused += "        def forward(self, x):\n            return self.net(x)\n"
+    model.write_text(
+        model.read_text().replace(
+            "    return Classifier(nn.Sequential(*body, *head)", unused + "    return Classifier(Net()"
+        )
+    )
+    file.write_text(file.read_text().replace('layer = "4"', 'layer = "net.4"'))
+    with pytest.raises(StudyError, match="the model b: the layer 'idle' does not run"):
+        run_study(file, tmp_path / "out", engine=InProcess())
+    assert not (tmp_path / "out").exists()
+
+
 def test_maps_curves_and_pictures_are_kept_where_wanted(folder, whole, tmp_path):
     store = Store(folder / "whole")
     # Sufficiency compares all images, so all maps are there.

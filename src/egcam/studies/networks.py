@@ -9,12 +9,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
 from egcam import references, registry
+from egcam.errors import LayerError, near_misses
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
-from egcam.models.layers import dry_run, last_spatial_layer
+from egcam.models.layers import Trace, dry_run, last_spatial_layer, resolve
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.config import StudyError
 from egcam.studies.datasets.dataset import Dataset
@@ -177,6 +179,7 @@ def _described(study: Study, spec: ModelSpec) -> Described:
     trace = dry_run(model, images[:1])
     _check_classes(study, spec, trace.classes)
     layer = spec.layer or classifier.layer or last_spatial_layer(trace)
+    _check_layer(spec, model, layer, trace)
     shapes = [call.shape for call in trace.calls if call.name == layer.partition(":")[0] and len(call.shape) == 4]
     record = ModelRecord(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -193,6 +196,21 @@ def _described(study: Study, spec: ModelSpec) -> Described:
         seconds = (perf_counter() - start) / len(images)
     channels = shapes[-1][1] if shapes else 1
     return Described(record, channels, max(preprocessing.size), str(device), seconds, classifier.preprocessing)
+
+
+def _check_layer(spec: ModelSpec, model: nn.Module, layer: str, trace: Trace) -> None:
+    """A layer that is not there, or does not run, would fail every unit of its model, perhaps after days."""
+    try:
+        points = resolve(model, layer, lambda: layer)
+    except LayerError as error:
+        raise StudyError(f"the model {spec.label}: {error}") from error
+    ran = {call.name for call in trace.calls}
+    for point in points:
+        if point.module is not None and point.name not in ran:
+            raise StudyError(
+                f"the model {spec.label}: the layer {layer!r} does not run when the network sees an image; "
+                f"{near_misses(layer, ran)}"
+            )
 
 
 def _check_classes(study: Study, spec: ModelSpec, classes: int | None) -> None:
