@@ -129,7 +129,12 @@ def test_a_wrong_study_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_polite_kill_keeps_what_is_done(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "engine"), [(signal.SIGTERM, "local"), (signal.SIGHUP, "local"), (signal.SIGTERM, "ray")]
+)
+def test_a_polite_kill_keeps_what_is_done(tmp_path, number, engine):
+    if engine == "ray":
+        pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
     # One pass naps, so that the study is not over before it is stopped.
     file = write_study(tmp_path, images=4)
     model = tmp_path / "model.py"
@@ -144,13 +149,30 @@ def test_a_polite_kill_keeps_what_is_done(tmp_path):
     )
     out = tmp_path / "out"
     command = [sys.executable, "-m", "egcam", "study", "run", str(file), "--out", str(out), "--workers", "1"]
+    command += ["--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(out.glob("parts/*.parquet")):
         time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "the same command goes on from there" in stderr
     kept = Store(out).done()
     assert 0 < len(kept) < 24
+
+
+@pytest.mark.slow
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
+    file, out = write_study(tmp_path, images=2), tmp_path / "out"
+    command = [sys.executable, "-m", "egcam", "study", "run", str(file), "--out", str(out), "--workers", "1"]
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", ignoring, *command], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (out / "parts").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr

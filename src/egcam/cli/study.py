@@ -228,13 +228,18 @@ def _rate(units_per_second: float) -> str:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """A polite kill ends the run like Ctrl-C: what is done is saved."""
+    """A polite kill, or a terminal that is gone, ends the run like Ctrl-C: what is done is saved."""
 
     def interrupt(number: int, frame: FrameType | None) -> Any:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    polite = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # What is ignored stays so: under nohup a run is to outlive its terminal.
+    before = {one: signal.getsignal(one) for one in polite if signal.getsignal(one) is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
