@@ -184,6 +184,20 @@ def test_a_layer_that_is_not_there_is_refused_before_the_work(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_call_of_a_layer_is_a_layer(tmp_path):
+    """The same module twice in a row: its second call may be explained, a third there is not."""
+    file = write_study(
+        tmp_path, images=1, text=STUDY.replace('layer = "1"', 'layer = "1:2"').replace('"data"', '"mixed"')
+    )
+    model = tmp_path / "model.py"
+    twice = "body = nn.Sequential(body[0], body[1], nn.Identity(), *body[2:]); body[2] = body[1]; return Classifier("
+    model.write_text(model.read_text().replace("return Classifier(", twice))
+    assert not [one for one in run_study(file, tmp_path / "out", engine=InProcess()).failures if one.unit.model == "b"]
+    file.write_text(file.read_text().replace('"1:2"', '"1:3"'))
+    with pytest.raises(StudyError, match=r"the model b: .*'1:3' runs 2 time"):
+        run_study(file, tmp_path / "other", engine=InProcess())
+
+
 def test_a_layer_that_does_not_run_is_refused_before_the_work(tmp_path):
     file = write_study(tmp_path, text=STUDY.replace('layer = "1"', 'layer = "idle"'))
     model = tmp_path / "model.py"

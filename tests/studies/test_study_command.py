@@ -1,5 +1,6 @@
 """`egcam study`, as people use it."""
 
+import errno
 import json
 import os
 import signal
@@ -118,6 +119,43 @@ def test_wrong_use(tmp_path, arguments, said):
     result = run("run", file, "--out", tmp_path / "out", *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("before", [["run", "study.toml", "--out"], ["status"], ["report"]])
+def test_results_that_would_be_gone_at_once_are_refused(tmp_path, monkeypatch, before):
+    write_study(tmp_path, images=1)
+    monkeypatch.chdir(tmp_path)
+    result = run(*before, "memory://somewhere")
+    assert result.exit_code == 2
+    assert "memory://somewhere would be gone when this command ends" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 4), (errno.EDQUOT, 4), (errno.EACCES, 2)])
+def test_a_full_disk_has_an_exit_code_of_its_own(tmp_path, monkeypatch, number, code):
+    def fail(path, data):
+        raise OSError(number, os.strerror(number))
+
+    file = write_study(tmp_path, images=1)
+    monkeypatch.setattr("egcam.studies.folders._write_through", fail)
+    result = run("run", file, "--out", tmp_path / "out", "--json")
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["exit_code"] == code
+
+
+def test_storage_out_of_reach_has_an_exit_code_of_its_own():
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Lost(MemoryFileSystem):
+        protocol = "lost"
+
+        def cat_file(self, *arguments, **options):
+            raise ConnectionResetError("reset by peer")
+
+    fsspec.register_implementation("lost", Lost, clobber=True)
+    result = run("status", "lost://results")
+    assert result.exit_code == 5
+    assert "reset by peer" in result.stderr
 
 
 def test_a_wrong_study_file(tmp_path):

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from egcam.cli.console import DONE, SOME_FAILED, note, out, print_json, say
-from egcam.studies.config import load_study
+from egcam.studies.config import StudyError, load_study
 from egcam.studies.cost import unit_passes
 from egcam.studies.estimation import Estimate, estimate, estimated
 from egcam.studies.outcomes import Outcome
@@ -84,6 +84,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Run a study to its end, or until it is stopped."""
+    _check_lasting(folder)
     study = load_study(file)
     part = read_part(shard) if shard is not None else WHOLE
     watcher = Bar(not as_json)
@@ -128,6 +129,7 @@ def run(
 
 def show_status(folder: str, workers: int, as_json: bool) -> None:
     """Print how far a study is."""
+    _check_lasting(folder)
     found = status(folder, workers)
     if as_json:
         print_json(found.as_dict())
@@ -139,6 +141,8 @@ def report(folder: str, target: Path | None, baseline: str | None, as_json: bool
     """Write a study's report."""
     from egcam.studies.report import write_report
 
+    _check_lasting(folder)
+
     where = target if target is not None else _beside(folder)
     written = write_report(folder, where, baseline=baseline)
     if as_json:
@@ -146,6 +150,14 @@ def report(folder: str, target: Path | None, baseline: str | None, as_json: bool
     else:
         for file in written:
             out().print(str(file), markup=False)
+
+
+def _check_lasting(folder: str) -> None:
+    """What is in memory ends with the command, and no other command can find it."""
+    if "memory://" in folder:
+        raise StudyError(
+            f"{folder} would be gone when this command ends: name a folder, or a URL of storage that lasts"
+        )
 
 
 def _beside(folder: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -204,11 +205,14 @@ def _check_layer(spec: ModelSpec, model: nn.Module, layer: str, trace: Trace) ->
         points = resolve(model, layer, lambda: layer)
     except LayerError as error:
         raise StudyError(f"the model {spec.label}: {error}") from error
-    ran = {call.name for call in trace.calls}
+    ran = Counter(call.name for call in trace.calls)
     for point in points:
-        if point.module is not None and point.name not in ran:
+        # "name:2" is the second call.
+        times = ran[point.name.partition(":")[0]]
+        if point.module is not None and times < (point.call or 1):
+            often = f"runs {times} time(s)" if times else "does not run"
             raise StudyError(
-                f"the model {spec.label}: the layer {layer!r} does not run when the network sees an image; "
+                f"the model {spec.label}: the layer {layer!r} {often} when the network sees an image; "
                 f"{near_misses(layer, ran)}"
             )
 
