@@ -48,6 +48,10 @@ class NonFiniteMapWarning(UserWarning):
     """A map holds NaN or infinite values."""
 
 
+class FailedEvaluationWarning(UserWarning):
+    """In `egcam.evaluate` a method or metric raised an error; its scores are NaN there, and the rest went on."""
+
+
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warn, pointing at the line outside of egcam that led here: Python shows a warning once for each such line."""
     frame, level = sys._getframe(1), 2

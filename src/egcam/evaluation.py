@@ -1,6 +1,7 @@
 """Measure methods against each other: explain once, share what metrics have in common, and tabulate.
 
-An image or a method that fails does not end the run: its scores are missing, and the table says why.
+An image or a method that fails does not end the run: its scores are missing, the table says why, and a warning names
+it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from egcam import registry
 from egcam.errors import InputError, MethodError, near_misses
+from egcam.failures import Failure, Fault, fault_of, report
 from egcam.metrics import confidence, faithfulness, robustness
 from egcam.metrics.explaining import Explainer, maps_of
 from egcam.metrics.inputs import (
@@ -124,8 +126,9 @@ def evaluate(
 
     Each method explains every image once; insertion and deletion share their curves, the robustness metrics their
     perturbed explanations, the confidence metrics their masked images, and all methods what infidelity finds out about
-    the network. All methods are given the same classes and the same noise, so that their scores are paired. What fails
-    is recorded with its cause, and the rest goes on.
+    the network. All methods are given the same classes and the same noise, so that their scores are paired. A method or
+    metric that raises an error has NaN with the cause in the table, an `egcam.errors.FailedEvaluationWarning` names it,
+    and the rest goes on. To stop instead, turn the warning into an error.
 
     Args:
         model: the classifier.
@@ -168,6 +171,7 @@ def evaluate(
     fixed: Target = classes if classes is not None else target
     work = Work(model, images, fixed, inside, seed, protocol, most, options, {} if drops is None else drops)
     rows: list[Row] = []
+    failures: list[Failure] = []
     found = _named(methods)
     common = {"reference": reference, "layer": layer, "seed": seed}
     for method in found.values():
@@ -176,9 +180,10 @@ def evaluate(
     for name, method in found.items():
         own = (method_options or {}).get(name, {})
         of_method = replace(work, curves={} if curves else None)
-        rows += _method_rows(of_method, name, method, chosen, labels, common, own, progress or _silent)
+        rows += _method_rows(of_method, name, method, chosen, labels, common, own, progress or _silent, failures)
         for of_metric, by_image in (of_method.curves or {}).items():
             kept[name, of_metric] = {labels[image]: by_image[image] for image in sorted(by_image)}
+    report(failures)
     return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), kept)
 
 
@@ -267,8 +272,9 @@ def _method_rows(
     common: Options,
     options: Options,
     say: Callable[[str], None],
+    failures: list[Failure],
 ) -> list[Row]:
-    """The scores of one method, in the order of the metrics and then of the images."""
+    """The scores of one method, in the order of the metrics and then of the images; what fails joins `failures`."""
     count = len(work.images)
     say(f"{name}: explain")
 
@@ -277,18 +283,23 @@ def _method_rows(
 
     try:
         explainer = make(work.model)
-        maps, failed, native = _explained(work, explainer)
+        maps, bad, faults, native = _explained(work, explainer)
     except Exception as error:
-        cause = _cause(error)
-        return [Row(label, name, one.name, float("nan"), 0.0, cause) for one in chosen for label in labels]
-    usable = torch.tensor([image for image in range(count) if image not in failed], dtype=torch.long)
+        fault = fault_of(error)
+        failures.append(Failure(name, None, None, fault))
+        return [Row(label, name, one.name, float("nan"), 0.0, fault.cause) for one in chosen for label in labels]
+    failures += [Failure(name, None, image, fault) for image, fault in faults.items()]
+    without_map = {**bad, **_causes(faults)}
+    usable = torch.tensor([image for image in range(count) if image not in without_map], dtype=torch.long)
     by_metric: dict[str, list[Row]] = {}
     # A method by name can be made anew for another model, which randomising one needs.
     maker = make if isinstance(method, str) else None
     for family in _families(work, explainer, maker, maps, native, chosen):
         say(f"{name}: {', '.join(family.names)}")
-        for metric_name, values, seconds, causes in _family_scores(family, usable):
-            everything = failed | causes
+        scored, faults = _family_scores(family, usable)
+        failures += [Failure(name, one, image, fault) for one in family.names for image, fault in faults.items()]
+        for metric_name, values, seconds, causes in scored:
+            everything = without_map | causes
             by_metric[metric_name] = [
                 Row(label, name, metric_name, values.get(image, float("nan")), seconds, everything.get(image))
                 for image, label in enumerate(labels)
@@ -296,15 +307,15 @@ def _method_rows(
     return [row for one in chosen for row in by_metric[one.name]]
 
 
-def _explained(work: Work, explainer: Explainer) -> tuple[Tensor, dict[int, str], bool]:
-    """(N, H, W) maps at the images' size, why an image has none, and whether the explainer gives that size itself.
+def _explained(work: Work, explainer: Explainer) -> tuple[Tensor, dict[int, str], dict[int, Fault], bool]:
+    """(N, H, W) maps at the images' size, why a map is no use, what failed, and whether that is the maps' own size.
 
     What fails together is tried one by one.
     """
     images = work.images
     maps = images.new_full((len(images), *images.shape[-2:]), float("nan"))
     maps = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
-    failed: dict[int, str] = {}
+    faults: dict[int, Fault] = {}
     sizes = set()
 
     def explain(rows: Tensor) -> None:
@@ -315,29 +326,28 @@ def _explained(work: Work, explainer: Explainer) -> tuple[Tensor, dict[int, str]
     with forward_only(work.model, images.device):
         for part in chunks(len(images), work.batch_size):
             rows = torch.arange(part.start, part.stop)
-            failed |= _try_together(explain, rows)
+            faults |= _try_together(explain, rows)
     bad = Causes()
     bad.mark(~maps.flatten(1).isfinite().all(1), "its map holds NaN or infinite values")
-    return maps, {**bad, **failed}, sizes == {images.shape[-2:]}
+    return maps, bad, faults, sizes == {images.shape[-2:]}
 
 
-def _try_together(attempt: Callable[[Tensor], None], rows: Tensor) -> dict[int, str]:
-    """Attempt all rows at once and, if that fails, each by itself; the causes of those that still fail."""
+def _try_together(attempt: Callable[[Tensor], None], rows: Tensor) -> dict[int, Fault]:
+    """Attempt all rows at once and, if that fails, each by itself; the faults of those that still fail."""
     try:
         attempt(rows)
         return {}
     except Exception as error:
         if len(rows) == 1:
-            return {int(rows[0]): _cause(error)}
-    failed: dict[int, str] = {}
+            return {int(rows[0]): fault_of(error)}
+    faults: dict[int, Fault] = {}
     for row in rows:
-        failed |= _try_together(attempt, row[None])
-    return failed
+        faults |= _try_together(attempt, row[None])
+    return faults
 
 
-def _cause(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
+def _causes(faults: Mapping[int, Fault]) -> dict[int, str]:
+    return {image: fault.cause for image, fault in faults.items()}
 
 
 def _families(
@@ -494,8 +504,9 @@ def _single_family(work: Work, explainer: Explainer, maps: Tensor, own: Tensor |
 Scores = tuple[str, dict[int, float], float, dict[int, str]]
 
 
-def _family_scores(family: Family, usable: Tensor) -> list[Scores]:
-    """For each metric: values by image, seconds per image, and causes of missing values by image."""
+def _family_scores(family: Family, usable: Tensor) -> tuple[list[Scores], dict[int, Fault]]:
+    """For each metric: values by image, seconds per image, and causes of missing values by image; and what failed."""
+    faults: dict[int, Fault] = {}
     values: dict[str, dict[int, float]] = {name: {} for name in family.names}
     causes: dict[str, dict[int, str]] = {name: {} for name in family.names}
     spent = dict.fromkeys(family.names, 0.0)
@@ -520,14 +531,12 @@ def _family_scores(family: Family, usable: Tensor) -> list[Scores]:
             try:
                 attempt(usable)
             except Exception as error:
-                failed = dict.fromkeys(usable.tolist(), _cause(error))
-            else:
-                failed = {}
+                faults = dict.fromkeys(usable.tolist(), fault_of(error))
         else:
-            failed = _try_together(attempt, usable)
+            faults = _try_together(attempt, usable)
         for name in family.names:
-            for image, cause in failed.items():
+            for image, fault in faults.items():
                 values[name].pop(image, None)
-                causes[name][image] = cause
+                causes[name][image] = fault.cause
     each = max(1, len(usable))
-    return [(name, values[name], spent[name] / each, causes[name]) for name in family.names]
+    return [(name, values[name], spent[name] / each, causes[name]) for name in family.names], faults

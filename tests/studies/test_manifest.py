@@ -52,7 +52,7 @@ class TestText:
     def test_keys_are_always_in_the_same_order(self):
         assert list(json.loads(sample_manifest().to_json())) == [
             "format", "identity", "study", "data", "models", "units", "seed", "threads", "device", "decisive",
-            "checksums", "versions", "created", "further",
+            "checksums", "references", "versions", "created", "further",
         ]  # fmt: skip
 
     @pytest.mark.parametrize("value", [nan, inf])
@@ -67,7 +67,12 @@ class TestText:
         with pytest.raises(StoreError, match=r"study must be plain values, as json can write them: .*Tensor"):
             changed(option=torch.ones(1))
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "identity": ""}', b"\xff"])
+    def test_of_an_earlier_egcam(self):
+        text = sample_manifest().to_json().replace('"format": 2', '"format": 1')
+        with pytest.raises(StoreError, match=r"has format 1, this egcam reads 2: .* or begin anew in another --out"):
+            Manifest.from_json(text)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 2, "identity": ""}', b"\xff"])
     def test_damaged(self, text):
         with pytest.raises(StoreError, match=r"here/manifest\.json is damaged"):
             Manifest.from_json(text, "here/manifest.json")
@@ -78,8 +83,8 @@ class TestText:
             Manifest.from_json(text)
 
     def test_of_a_later_egcam(self):
-        text = sample_manifest().to_json().replace('"format": 1', '"format": 2')
-        with pytest.raises(StoreError, match="has format 2, this egcam reads 1"):
+        text = sample_manifest().to_json().replace('"format": 2', '"format": 3')
+        with pytest.raises(StoreError, match="has format 3, this egcam reads 2"):
             Manifest.from_json(text)
 
 
@@ -93,8 +98,8 @@ class TestIdentity:
             ({"checksums": {"plugin.py": "f" * 64}}, "checksums.plugin.py: (absent) -> ffffffffffff…"),
             ({"data": replace(sample_manifest().data, images=5)}, "data.images: 4 -> 5"),
             (
-                {"data": replace(sample_manifest().data, contents="0" * 64)},
-                "data.contents: eeeeeeeeeeee… -> 000000000000…",
+                {"references": {"data": {"a": "0" * 64}}},
+                "references.data.a: (absent) -> 000000000000…",
             ),
         ],
     )
@@ -103,13 +108,16 @@ class TestIdentity:
         assert old.identity != new.identity
         assert line in old.differences(new)
 
-    @pytest.mark.parametrize("change", ["checksum", "parameters", "layer", "size"])
+    @pytest.mark.parametrize("change", ["checksum", "parameters", "layer", "size", "code", "preprocessing"])
     def test_models(self, change):
         values = {"checksum": "c" * 64, "parameters": 11, "layer": "layer4", "size": (8, 8)}
+        values |= {"code": {"model.py": "d" * 64}, "preprocessing": {"mean": [0.5]}}
         models = dict(sample_manifest().models)
         models["alexnet"] = replace(models["alexnet"], **{change: values[change]})
-        (line,) = sample_manifest().differences(sample_manifest(models=models))
-        assert line.startswith(f"models.alexnet.{change}: ")
+        lines = sample_manifest().differences(sample_manifest(models=models))
+        nested = {"code": ["code", "code.model.py"], "preprocessing": ["preprocessing", "preprocessing.mean"]}
+        changed_keys = nested.get(change, [change])
+        assert [line.partition(": ")[0] for line in lines] == [f"models.alexnet.{key}" for key in changed_keys]
 
     def test_what_does_not(self):
         manifest = sample_manifest()
@@ -142,12 +150,19 @@ class TestIdentity:
         assert (old.identity == new.identity) == (old.differences(new) == [])
 
     def test_is_the_checksum_of_plain_data(self):
-        manifest = Manifest({"a": 1}, DataRecord("d", 2, "n", "c"), {"m": ModelRecord("s", 3, "l")}, units=1)
+        model = ModelRecord("s", 3, "l", code={"f.py": "h"}, preprocessing={"std": (1.0,)})
+        pool = {"data": {"x.png": "y"}}
+        manifest = Manifest({"a": 1}, DataRecord("d", 2, "n"), {"m": model}, units=1, references=pool)
         wanted = {
             "study": {"a": 1}, "seed": 0, "threads": 1, "device": "cpu",
-            "data": {"images": 2, "names": "n", "contents": "c"},
-            "models": {"m": {"checksum": "s", "parameters": 3, "layer": "l", "size": None}},
-            "models (in order)": ["m"], "checksums": {},
+            "data": {"images": 2, "names": "n"},
+            "models": {
+                "m": {
+                    "checksum": "s", "parameters": 3, "layer": "l", "size": None,
+                    "code": {"f.py": "h"}, "preprocessing": {"std": [1.0]},
+                }
+            },
+            "models (in order)": ["m"], "checksums": {}, "references": {"data": {"x.png": "y"}},
         }  # fmt: skip
         assert manifest.identity == hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
@@ -170,6 +185,23 @@ class TestJoining:
             "  study.methods.cam.options.samples: (absent) -> 8",
             "Use another --out, or the old study file.",
         ]
+
+    def test_other_images_under_the_same_names_are_refused(self):
+        old = sample_manifest()
+        other = replace(old, data=replace(old.data, contents={"a": "e2 5 m", "b": "f - -"}))
+        with pytest.raises(StoreError) as caught:
+            old.joined(other, "results/")
+        assert str(caught.value).splitlines() == [
+            "results/ holds results of other images under the same names, and they do not mix:",
+            "  a: other pixels, label - -> 5, another mask",
+            "Put the old files back, or use another --out.",
+        ]
+
+    def test_an_image_that_could_not_be_read_before_is_known_from_now_on(self):
+        old = sample_manifest()
+        joined = old.joined(replace(old, data=replace(old.data, contents={"b": "f - -"})), "results/")
+        assert joined.data.contents == {"a": "e1 - -", "b": "f - -"}
+        assert joined.identity == old.identity
 
     def test_many_changes_are_cut_short(self):
         with pytest.raises(StoreError, match=r"… and 5 more\nUse another --out"):

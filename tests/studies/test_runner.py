@@ -154,7 +154,7 @@ def test_changed_data_or_weights_do_not_mix(tmp_path):
     (tmp_path / "model.py").write_text(model)
     photo = tmp_path / "photos" / "001.png"
     photo.write_bytes((tmp_path / "photos" / "000.png").read_bytes())
-    with pytest.raises(StoreError, match="contents"):
+    with pytest.raises(StoreError, match=r"001\.png"):
         run_study(file, tmp_path / "out", engine=InProcess(), limit=1)
 
 
@@ -174,6 +174,44 @@ def test_what_the_data_lack_is_said_before_the_work(tmp_path):
         run_study(file, tmp_path / "out", engine=InProcess())
     file = write_study(tmp_path, text=STUDY.replace('"sparseness"', '"pointing-game"'))
     with pytest.raises(DataError, match="or leave metrics that need masks out"):
+        run_study(file, tmp_path / "out", engine=InProcess())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_layer_that_is_not_there_is_refused_before_the_work(tmp_path):
+    file = write_study(tmp_path, text=STUDY.replace('layer = "1"', 'layer = "nolayer"'))
+    with pytest.raises(StudyError, match=r"the model b: .*nolayer"):
+        run_study(file, tmp_path / "out", engine=InProcess())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_call_of_a_layer_is_a_layer(tmp_path):
+    """The same module twice in a row: its second call may be explained, a third there is not."""
+    file = write_study(
+        tmp_path, images=1, text=STUDY.replace('layer = "1"', 'layer = "1:2"').replace('"data"', '"mixed"')
+    )
+    model = tmp_path / "model.py"
+    twice = "body = nn.Sequential(body[0], body[1], nn.Identity(), *body[2:]); body[2] = body[1]; return Classifier("
+    model.write_text(model.read_text().replace("return Classifier(", twice))
+    assert not [one for one in run_study(file, tmp_path / "out", engine=InProcess()).failures if one.unit.model == "b"]
+    file.write_text(file.read_text().replace('"1:2"', '"1:3"'))
+    with pytest.raises(StudyError, match=r"the model b: .*'1:3' runs 2 time"):
+        run_study(file, tmp_path / "other", engine=InProcess())
+
+
+def test_a_layer_that_does_not_run_is_refused_before_the_work(tmp_path):
+    file = write_study(tmp_path, text=STUDY.replace('layer = "1"', 'layer = "idle"'))
+    model = tmp_path / "model.py"
+    unused = "    class Net(nn.Module):\n        def __init__(self):\n            super().__init__()\n"
+    unused += "            self.net, self.idle = nn.Sequential(*body, *head), nn.Sigmoid()\n"
+    unused += "        def forward(self, x):\n            return self.net(x)\n"
+    model.write_text(
+        model.read_text().replace(
+            "    return Classifier(nn.Sequential(*body, *head)", unused + "    return Classifier(Net()"
+        )
+    )
+    file.write_text(file.read_text().replace('layer = "4"', 'layer = "net.4"'))
+    with pytest.raises(StudyError, match="the model b: the layer 'idle' does not run"):
         run_study(file, tmp_path / "out", engine=InProcess())
     assert not (tmp_path / "out").exists()
 

@@ -1,5 +1,6 @@
 """`egcam study`, as people use it."""
 
+import errno
 import json
 import os
 import signal
@@ -120,6 +121,43 @@ def test_wrong_use(tmp_path, arguments, said):
     assert said in result.stderr
 
 
+@pytest.mark.parametrize("before", [["run", "study.toml", "--out"], ["status"], ["report"]])
+def test_results_that_would_be_gone_at_once_are_refused(tmp_path, monkeypatch, before):
+    write_study(tmp_path, images=1)
+    monkeypatch.chdir(tmp_path)
+    result = run(*before, "memory://somewhere")
+    assert result.exit_code == 2
+    assert "memory://somewhere would be gone when this command ends" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 4), (errno.EDQUOT, 4), (errno.EACCES, 2)])
+def test_a_full_disk_has_an_exit_code_of_its_own(tmp_path, monkeypatch, number, code):
+    def fail(path, data):
+        raise OSError(number, os.strerror(number))
+
+    file = write_study(tmp_path, images=1)
+    monkeypatch.setattr("egcam.studies.folders._write_through", fail)
+    result = run("run", file, "--out", tmp_path / "out", "--json")
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["exit_code"] == code
+
+
+def test_storage_out_of_reach_has_an_exit_code_of_its_own():
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Lost(MemoryFileSystem):
+        protocol = "lost"
+
+        def cat_file(self, *arguments, **options):
+            raise ConnectionResetError("reset by peer")
+
+    fsspec.register_implementation("lost", Lost, clobber=True)
+    result = run("status", "lost://results")
+    assert result.exit_code == 5
+    assert "reset by peer" in result.stderr
+
+
 def test_a_wrong_study_file(tmp_path):
     file = write_study(tmp_path, text=STUDY.replace("[data]", "[dta]"))
     result = run("run", file, "--out", tmp_path / "out")
@@ -129,7 +167,12 @@ def test_a_wrong_study_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_polite_kill_keeps_what_is_done(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "engine"), [(signal.SIGTERM, "local"), (signal.SIGHUP, "local"), (signal.SIGTERM, "ray")]
+)
+def test_a_polite_kill_keeps_what_is_done(tmp_path, number, engine):
+    if engine == "ray":
+        pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
     # One pass naps, so that the study is not over before it is stopped.
     file = write_study(tmp_path, images=4)
     model = tmp_path / "model.py"
@@ -144,13 +187,30 @@ def test_a_polite_kill_keeps_what_is_done(tmp_path):
     )
     out = tmp_path / "out"
     command = [sys.executable, "-m", "egcam", "study", "run", str(file), "--out", str(out), "--workers", "1"]
+    command += ["--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(out.glob("parts/*.parquet")):
         time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "the same command goes on from there" in stderr
     kept = Store(out).done()
     assert 0 < len(kept) < 24
+
+
+@pytest.mark.slow
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
+    file, out = write_study(tmp_path, images=2), tmp_path / "out"
+    command = [sys.executable, "-m", "egcam", "study", "run", str(file), "--out", str(out), "--workers", "1"]
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", ignoring, *command], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (out / "parts").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import warnings
@@ -21,7 +22,7 @@ from rich.progress import (
 
 from egcam.errors import EgcamError, MissingExtraError, NonFiniteMapWarning, ZeroMapWarning
 
-DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA = 0, 1, 2, 3
+DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA, NO_SPACE = 0, 1, 2, 3, 4
 EXIT_CODES = (
     "Exit codes: 0 all done; 1 some images failed, the others are done; "
     "2 wrong use (unknown model, method, layer, class, …); 3 an extra is not installed."
@@ -71,10 +72,12 @@ def clear_errors(as_json: bool = False) -> Iterator[None]:
     try:
         yield
     except EgcamError as error:
-        _end(error, MISSING_EXTRA if isinstance(error, MissingExtraError) else WRONG_USE, as_json)
+        # A script must be able to tell a full disk or a lost network, where trying again helps, from a wrong call.
+        usual = MISSING_EXTRA if isinstance(error, MissingExtraError) else WRONG_USE
+        _end(error, getattr(error, "exit_code", usual), as_json)
     except OSError as error:
         # Files that cannot be written: a full disk, a folder that is not ours.
-        _end(error, WRONG_USE, as_json)
+        _end(error, NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else WRONG_USE, as_json)
 
 
 def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:

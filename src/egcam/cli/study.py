@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from egcam.cli.console import DONE, SOME_FAILED, note, out, print_json, say
-from egcam.studies.config import load_study
+from egcam.studies.config import StudyError, load_study
 from egcam.studies.cost import unit_passes
 from egcam.studies.estimation import Estimate, estimate, estimated
 from egcam.studies.outcomes import Outcome
-from egcam.studies.plan import read_part
+from egcam.studies.plan import WHOLE, belongs, read_part
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.progress import duration, status
 from egcam.studies.runner import Agenda, Watcher, run_study
@@ -84,8 +84,9 @@ def run(
     as_json: bool,
 ) -> int:
     """Run a study to its end, or until it is stopped."""
+    _check_lasting(folder)
     study = load_study(file)
-    part = read_part(shard) if shard is not None else (1, 1)
+    part = read_part(shard) if shard is not None else WHOLE
     watcher = Bar(not as_json)
     try:
         with _terminated_as_interrupted(), watcher:
@@ -114,13 +115,21 @@ def run(
             out().print(f"\n[bold]{label}[/bold]")
             out().print(table.render())
         say(f"{found.done:,} of {found.total:,} units are in {folder}; `egcam study report {folder}` makes the report")
-    if watcher.failed:
-        note(f"{watcher.failed} units failed; `egcam study status {folder}` says why, --retry-failed does them again")
-    return SOME_FAILED if watcher.failed else DONE
+    if watcher.smaller:
+        note(
+            f"memory did not suffice for {watcher.smaller:,} units; they were done in smaller batches, which may "
+            "change their last digits"
+        )
+    # Also those that failed in an earlier run: a script that runs this until it succeeds must not take them for done.
+    failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
+    if failed:
+        note(f"{failed:,} units failed; `egcam study status {folder}` says why, --retry-failed does them again")
+    return SOME_FAILED if failed else DONE
 
 
 def show_status(folder: str, workers: int, as_json: bool) -> None:
     """Print how far a study is."""
+    _check_lasting(folder)
     found = status(folder, workers)
     if as_json:
         print_json(found.as_dict())
@@ -132,6 +141,8 @@ def report(folder: str, target: Path | None, baseline: str | None, sharpness: fl
     """Write a study's report."""
     from egcam.studies.report import write_report
 
+    _check_lasting(folder)
+
     where = target if target is not None else _beside(folder)
     written = write_report(folder, where, baseline=baseline, sharpness=sharpness)
     if as_json:
@@ -139,6 +150,14 @@ def report(folder: str, target: Path | None, baseline: str | None, sharpness: fl
     else:
         for file in written:
             out().print(str(file), markup=False)
+
+
+def _check_lasting(folder: str) -> None:
+    """What is in memory ends with the command, and no other command can find it."""
+    if "memory://" in folder:
+        raise StudyError(
+            f"{folder} would be gone when this command ends: name a folder, or a URL of storage that lasts"
+        )
 
 
 def _beside(folder: str) -> Path:
@@ -153,7 +172,7 @@ class Bar(Watcher):
     """
 
     def __init__(self, wanted: bool) -> None:
-        self.failed = 0
+        self.failed = self.smaller = 0
         console = Console(stderr=True)
         self._wanted = wanted
         self._seen = wanted and console.is_terminal
@@ -202,6 +221,7 @@ class Bar(Watcher):
         """Move on."""
         self._done += len(outcomes)
         self.failed += sum(one.error is not None for one in outcomes)
+        self.smaller += sum(one.batch_size is not None for one in outcomes)
         passes = sum(self._costs[one.unit.model, one.unit.method] for one in outcomes)
         rate = self._done / max(1e-9, monotonic() - self._began)
         text = f"{self._done:,}/{self._total:,} units, {_rate(rate)}"
@@ -220,13 +240,18 @@ def _rate(units_per_second: float) -> str:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """A polite kill ends the run like Ctrl-C: what is done is saved."""
+    """A polite kill, or a terminal that is gone, ends the run like Ctrl-C: what is done is saved."""
 
     def interrupt(number: int, frame: FrameType | None) -> Any:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    polite = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # What is ignored stays so: under nohup a run is to outlive its terminal.
+    before = {one: signal.getsignal(one) for one in polite if signal.getsignal(one) is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -11,7 +11,7 @@ from egcam.cli.console import clear_errors
 
 _CODES = (
     "Exit codes: 0 all done; 1 some units failed, the others are done; 2 wrong use; 3 an extra is not installed; "
-    "130 stopped, what was done is kept."
+    "4 the disk is full; 5 remote storage is out of reach; 130 stopped. What was done is kept."
 )
 
 study = typer.Typer(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -15,28 +16,39 @@ from torch import Tensor
 
 from egcam import registry
 from egcam.evaluation import Drops, evaluate
+from egcam.failures import Failure, failures_collected, fault_of
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
+from egcam.metrics.scoring import fitting_batch
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import by_class, class_scores
 from egcam.studies.config import study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
+from egcam.studies.inputs import content_of
 from egcam.studies.networks import Network, load_network
 from egcam.studies.outcomes import Floats, Outcome, Score, Unit, failed
 from egcam.studies.plugins import import_plugins
 from egcam.studies.specs import MethodSpec, Study
 
 CURVE_POINTS = 51
+BEGAN_WITH = "began with"
 _PICTURE_QUALITY = 90
 
 
 def open_bench(config: Mapping[str, Any]) -> Bench:
-    """The bench for a study given as plain data: what engines call in a worker."""
-    study = study_from(config)
+    """The bench for a study given as plain data: what engines call in a worker.
+
+    Args:
+        config: the study, as `egcam.studies.config.as_dict` writes it; with `BEGAN_WITH`, what models and references
+            were when the study began.
+    """
+    values = dict(config)
+    began_with = values.pop(BEGAN_WITH, None)
+    study = study_from(values)
     import_plugins(study.plugins)
-    return Bench(study)
+    return Bench(study, began_with)
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class Prepared:
         masks: (1, H, W) or None.
         target: the class to explain.
         prediction: the class predicted.
+        content: `egcam.studies.inputs.content_of` the picture.
+        stamp: of its files, from before they were read.
         drops: what infidelity found out about the network with this image, for the methods to come.
     """
 
@@ -57,7 +71,17 @@ class Prepared:
     masks: Tensor | None
     target: int
     prediction: int
+    content: str
+    stamp: str
     drops: Drops = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a unit, and whether it failed for lack of memory."""
+
+    outcome: Outcome
+    out_of_memory: bool
 
 
 class Recording:
@@ -80,10 +104,12 @@ class Bench:
 
     Args:
         study: what is to be done.
+        began_with: see `egcam.studies.networks.load_network`.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, began_with: Mapping[str, Any] | None = None) -> None:
         self.study = study
+        self._began_with = began_with
         self.data: Dataset = open_dataset(study.data)
         check_data(study, self.data)
         self._each = tuple(one for one in study.metrics if not metric(one.name).whole_set)
@@ -92,86 +118,115 @@ class Bench:
         self._prepared: tuple[tuple[str, int], Prepared] | None = None
 
     def __call__(self, unit: Unit) -> Outcome:
-        """The outcome of a unit; whatever fails is in it."""
-        start = perf_counter()
-        name = self.data.names[unit.image]
-        try:
-            with warnings.catch_warnings():
-                # Zero and non-finite maps are causes in the scores.
-                warnings.simplefilter("ignore")
-                outcome = self._outcome(unit)
-        except Exception as error:
-            text = " ".join(str(error).split())
-            cause = text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
-            outcome = failed(unit, tuple(one.name for one in self._each), cause, name)
-        return replace(outcome, seconds=perf_counter() - start)
+        """The outcome of a unit; whatever fails is in it.
 
-    def _outcome(self, unit: Unit) -> Outcome:
+        Where memory runs out the unit is done again with half the batch, down to one image at a time.
+        """
+        start = perf_counter()
+        with warnings.catch_warnings():
+            # Zero and non-finite maps are causes in the scores.
+            warnings.simplefilter("ignore")
+            attempt, batch = self._attempt(unit, None), None
+            while attempt.out_of_memory and (smaller := self._smaller(unit, batch)):
+                attempt, batch = self._attempt(unit, smaller), smaller
+        return replace(attempt.outcome, seconds=perf_counter() - start, batch_size=batch)
+
+    def _smaller(self, unit: Unit, batch: int | None) -> int | None:
+        """Half the batch, None where it cannot be halved; what the last attempt held is let go."""
+        if self._network is None or self._network.spec.label != unit.model:
+            return None
+        device = self._network.classifier.device
+        batch = batch or fitting_batch(self.study.batch_size, device)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        return batch // 2 or None
+
+    def _attempt(self, unit: Unit, batch: int | None) -> Attempt:
+        try:
+            return self._outcome(unit, batch)
+        except Exception as error:
+            fault = fault_of(error)
+        names = tuple(one.name for one in self._each)
+        return Attempt(failed(unit, names, fault.cause, self.data.names[unit.image]), fault.out_of_memory)
+
+    def _outcome(self, unit: Unit, batch: int | None) -> Attempt:
         network = self.network(unit.model)
         image = self._image(network, unit)
         spec = next(one for one in self.study.methods if one.name == unit.method)
-        explainer = Recording(self._explainer(network, spec))
-        scores, curves = self._scores(network, image, spec, explainer)
+        options = network.options(spec, batch)
+        explainer = Recording(self._explainer(network, spec, options, batch))
+        scores, curves, failures = self._scores(network, image, spec, explainer, options, batch)
         example = unit.image < self.study.examples and self.study.maps != "none"
         keep = self._whole or self.study.maps == "all" or example
-        hopeless = bool(scores) and all(score.cause for score in scores)
-        if keep and explainer.coarse is None and not hopeless:
-            # No metric asked this explainer: there is none by the image, or the method was made by name. A method that
-            # failed at everything is not asked again: its scores say why.
+        if keep and explainer.coarse is None and not failures:
+            # No metric asked this explainer: there is none by the image, or the method was made by name.
             explainer(image.images, torch.tensor([image.target], device=image.images.device))
         first = unit.method == self.study.methods[0].name
-        return Outcome(
+        outcome = Outcome(
             unit=unit,
             name=image.picture.name,
             target=image.target,
             prediction=image.prediction,
             seconds=0.0,
             scores=scores,
+            error=_error(failures),
             curves=curves,
             coarse=explainer.coarse if keep else None,
             picture=_encoded(network.preprocessing, image.picture) if example and first else None,
+            content=image.content,
+            stamp=image.stamp,
         )
+        return Attempt(outcome, any(one.fault.out_of_memory for one in failures))
 
     def _scores(
-        self, network: Network, image: Prepared, spec: MethodSpec, explainer: Recording
-    ) -> tuple[tuple[Score, ...], dict[str, Floats]]:
+        self,
+        network: Network,
+        image: Prepared,
+        spec: MethodSpec,
+        explainer: Recording,
+        options: Mapping[str, Any],
+        batch: int | None,
+    ) -> tuple[tuple[Score, ...], dict[str, Floats], list[Failure]]:
         if not self._each:
-            return (), {}
+            return (), {}, []
         names = [one.name for one in self._each]
         # Randomising a model needs the method made anew for it, hence by name.
         by_name = "model-randomization" in names
-        table = evaluate(
-            network.classifier.model,
-            image.images,
-            {spec.name: spec.method if by_name else explainer},
-            names,
-            target=torch.tensor([image.target], device=image.images.device),
-            masks=image.masks,
-            seed=self.study.seed,
-            protocol=self.study.protocol,
-            method_options={spec.name: network.options(spec)} if by_name else None,
-            metric_options={one.name: one.options for one in self._each if one.options},
-            batch_size=self.study.batch_size,
-            curves=True,
-            drops=image.drops,
-        )
+        with failures_collected() as failures:
+            table = evaluate(
+                network.classifier.model,
+                image.images,
+                {spec.name: spec.method if by_name else explainer},
+                names,
+                target=torch.tensor([image.target], device=image.images.device),
+                masks=image.masks,
+                seed=self.study.seed,
+                protocol=self.study.protocol,
+                method_options={spec.name: options} if by_name else None,
+                metric_options={one.name: one.options for one in self._each if one.options},
+                batch_size=batch or self.study.batch_size,
+                curves=True,
+                # What a smaller batch finds out may differ in the last digits: not for methods that need none.
+                drops=image.drops if batch is None else {},
+            )
         scores = tuple(Score(row.metric, row.value, row.seconds, row.cause) for row in table.rows)
         curves = {name: _even(curve) for (_, name), kept in table.curves.items() for curve in kept.values()}
-        return scores, curves
+        return scores, curves, failures
 
     def network(self, label: str) -> Network:
         """The model called `label`; the one before it is let go."""
         if self._network is None or self._network.spec.label != label:
             self._network = self._prepared = None
             spec = next(one for one in self.study.models if one.label == label)
-            self._network = load_network(self.study, spec, self.data)
+            self._network = load_network(self.study, spec, self.data, self._began_with)
         return self._network
 
-    def _explainer(self, network: Network, spec: MethodSpec) -> Any:
+    def _explainer(self, network: Network, spec: MethodSpec, options: Mapping[str, Any], batch: int | None) -> Any:
+        if batch is not None:
+            return registry.create(spec.method, network.classifier.model, **options)
         if spec.name not in network.explainers:
-            network.explainers[spec.name] = registry.create(
-                spec.method, network.classifier.model, **network.options(spec)
-            )
+            network.explainers[spec.name] = registry.create(spec.method, network.classifier.model, **options)
         return network.explainers[spec.name]
 
     def _image(self, network: Network, unit: Unit) -> Prepared:
@@ -181,6 +236,8 @@ class Bench:
         return self._prepared[1]
 
     def _prepare(self, network: Network, number: int) -> Prepared:
+        # Before it is read: a file that changes in between then has an old stamp, and is looked at again.
+        stamp = self.data.stamp(number)
         picture = self.data[number]
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
@@ -191,7 +248,8 @@ class Bench:
         if self.study.target == "label":
             assert picture.label is not None
             target = picture.label
-        return Prepared(picture, images, None if mask is None else mask[None].to(images.device), target, prediction)
+        masks = None if mask is None else mask[None].to(images.device)
+        return Prepared(picture, images, masks, target, prediction, content_of(picture), stamp)
 
 
 def check_data(study: Study, data: Dataset) -> None:
@@ -200,6 +258,15 @@ def check_data(study: Study, data: Dataset) -> None:
         data.require_labels()
     if any("masks" in metric(one.name).needs for one in study.metrics):
         data.require_masks()
+
+
+def _error(failures: Sequence[Failure]) -> str | None:
+    """Why a unit counts as failed: the method's error, or each metric's by name; None where nothing failed."""
+    metrics: dict[str, list[str]] = {}
+    for one in failures:
+        metrics.setdefault(one.fault.cause, []).extend([one.metric] if one.metric is not None else [])
+    said = [f"{', '.join(names)}: {cause}" if names else cause for cause, names in metrics.items()]
+    return "; ".join(said) or None
 
 
 def _even(curve: Curve) -> Floats:

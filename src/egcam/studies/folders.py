@@ -28,10 +28,23 @@ _ADVICE = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StoreError(EgcamError):
     """Results that cannot be written, read, or mixed with those that are there."""
+
+
+class NoSpaceError(StoreError):
+    """Results that cannot be written since the disk, the quota or the file is full."""
+
+    exit_code = 4
+
+
+class UnreachableError(StoreError):
+    """Results in remote storage that cannot be reached: the network, the service, or permissions there."""
+
+    exit_code = 5
 
 
 class StoreWarning(UserWarning):
@@ -149,7 +162,7 @@ class LocalFolder(Folder):
             if missing and isinstance(error, FileNotFoundError):
                 raise
             advice = _ADVICE.get(error.errno or 0, f"{error.strerror or error}. {_KEPT}")
-            raise StoreError(f"{what}: {advice}") from error
+            raise (NoSpaceError if error.errno in _FULL else StoreError)(f"{what}: {advice}") from error
 
 
 class RemoteFolder(Folder):
@@ -219,7 +232,7 @@ class RemoteFolder(Folder):
             if missing and isinstance(error, FileNotFoundError):
                 raise
             where = f"{self.name.rstrip('/')}/{path}"
-            raise StoreError(f"{what} {where}: {type(error).__name__}: {error}. {_KEPT}") from error
+            raise UnreachableError(f"{what} {where}: {type(error).__name__}: {error}. {_KEPT}") from error
 
 
 def open_folder(where: str | Path) -> Folder:

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from egcam._version import __version__
 from egcam.studies.folders import StoreError
+from egcam.studies.inputs import difference
 
 Plain: TypeAlias = Mapping[str, Any]
 
-FORMAT = 1
+FORMAT = 2
 # Another version of any of these can change the last digits of a score.
 DECISIVE_PACKAGES = ("egcam", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-image")
 _PACKAGES = (*DECISIVE_PACKAGES, "pandas", "pyarrow")
@@ -41,14 +42,14 @@ class DataRecord:
         description: for people.
         images: how many.
         names: `names_checksum` of the images' names, in order.
-        contents: a checksum of what is in them, as the caller made it.
+        contents: of some of them by name (`egcam.studies.inputs.content_of`); those of two runs must agree.
         note: what a reader must know, such as a stand-in for data that was not to be had.
     """
 
     description: str
     images: int
     names: str
-    contents: str = ""
+    contents: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
 
@@ -63,6 +64,8 @@ class ModelRecord:
         size: (height, width) of what it sees, where known.
         weights: where its weights are from; None for published ones.
         note: what a reader must know.
+        code: checksums of a model's own Python files, by name; none for models of packages.
+        preprocessing: how it gets its images: size, resize, interpolation, mean, std.
     """
 
     checksum: str
@@ -71,6 +74,8 @@ class ModelRecord:
     size: tuple[int, int] | None = None
     weights: str | None = None
     note: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
+    preprocessing: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class Manifest:
         device: where the models run.
         decisive: what of the configuration determines the numbers; None is all of it.
         checksums: of whatever else determines them, such as plugins, by name.
+        references: checksums of the images methods compare with, by source and name.
         versions: of packages, Python, the system, processor and graphics card.
         created: when, UTC.
         further: other versions that were used since.
@@ -115,15 +121,20 @@ class Manifest:
     device: str = "cpu"
     decisive: Plain | None = None
     checksums: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     created: str = field(default_factory=_now)
     further: tuple[Surroundings, ...] = ()
 
     def __post_init__(self) -> None:
         # As `json` gives it back, so that a manifest equals the one that is read: no tuples, no paths.
-        for name in ("study", "decisive", "checksums", "versions"):
+        for name in ("study", "decisive", "checksums", "references", "versions"):
             object.__setattr__(self, name, _plain(getattr(self, name), name))
-        object.__setattr__(self, "models", dict(self.models))
+        plain = {
+            label: replace(one, preprocessing=_plain(one.preprocessing, "preprocessing"))
+            for label, one in self.models.items()
+        }
+        object.__setattr__(self, "models", plain)
 
     @property
     def identity(self) -> str:
@@ -148,7 +159,8 @@ class Manifest:
             written_in, identity = values.pop("format"), values.pop("identity")
             if written_in != FORMAT:
                 raise StoreError(
-                    f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by"
+                    f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by, or "
+                    "begin anew in another --out"
                 )
             values["data"] = DataRecord(**values["data"])
             values["models"] = {label: _model(one) for label, one in values["models"].items()}
@@ -178,10 +190,12 @@ class Manifest:
                 + _listed(self.differences(new))
                 + "\nUse another --out, or the old study file."
             )
+        self._check_contents(new, where)
         known = [self.versions, *(one.versions for one in self.further)]
         if not mix_versions:
             self._check_packages(known, new.versions, where)
-        joined = replace(self, study=new.study)
+        contents = {**new.data.contents, **self.data.contents}
+        joined = replace(self, study=new.study, data=replace(self.data, contents=contents))
         if new.versions in known:
             return joined
         return replace(joined, further=(*self.further, Surroundings(_now(), new.versions)))
@@ -193,6 +207,20 @@ class Manifest:
             return None
         old, own = (", ".join(_of(one, _HARDWARE)) for one in (self.versions, new.versions))
         return f"{where} holds results from {old}; those from {own} may differ in their last digits"
+
+    def _check_contents(self, new: Manifest, where: str) -> None:
+        old = self.data.contents
+        changes = [
+            f"{name}: {difference(old[name], content)}"
+            for name, content in new.data.contents.items()
+            if name in old and old[name] != content
+        ]
+        if changes:
+            raise StoreError(
+                f"{where} holds results of other images under the same names, and they do not mix:\n"
+                + _listed(changes)
+                + "\nPut the old files back, or use another --out."
+            )
 
     def _check_packages(self, known: list[Mapping[str, str]], new: Mapping[str, str], where: str) -> None:
         if any(_same(new, one, DECISIVE_PACKAGES) for one in known):
@@ -212,10 +240,11 @@ class Manifest:
             "seed": self.seed,
             "threads": self.threads,
             "device": self.device,
-            "data": {key: getattr(self.data, key) for key in ("images", "names", "contents")},
+            "data": {key: getattr(self.data, key) for key in ("images", "names")},
             "models": {label: _decisive(model) for label, model in self.models.items()},
             "models (in order)": list(self.models),
             "checksums": dict(self.checksums),
+            "references": {source: dict(images) for source, images in self.references.items()},
         }
 
 
@@ -282,7 +311,8 @@ def _model(values: Plain) -> ModelRecord:
 
 def _decisive(model: ModelRecord) -> dict[str, Any]:
     size = None if model.size is None else list(model.size)
-    return {"checksum": model.checksum, "parameters": model.parameters, "layer": model.layer, "size": size}
+    plain = {key: getattr(model, key) for key in ("checksum", "parameters", "layer")}
+    return {**plain, "size": size, "code": dict(model.code), "preprocessing": dict(model.preprocessing)}
 
 
 def _processor() -> str:

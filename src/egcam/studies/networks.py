@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
 from egcam import references, registry
+from egcam.errors import LayerError, near_misses
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
-from egcam.models.layers import last_spatial_layer
+from egcam.models.layers import last_spatial_layer, resolve
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.trace import dry_run
+from egcam.models.trace import Trace, dry_run
 from egcam.studies.config import StudyError
-from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
-from egcam.studies.geometry import reference_pool, resized_preprocessing
+from egcam.studies.geometry import resized_preprocessing
 from egcam.studies.manifest import ModelRecord, state_checksum
-from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, Study
+from egcam.studies.pools import drawn_pool, pool_titles, source_of
+from egcam.studies.source_files import source_checksums
+from egcam.studies.specs import MethodSpec, ModelSpec, Study
 
 _PROBED = 4
 
@@ -39,6 +43,8 @@ class Network:
         data: the study's images.
         explainers: made so far, by method.
         references: made so far, by source.
+        pools: checksums of the references' images as they were when the study began, by title and name; what is
+            missing is not compared.
     """
 
     spec: ModelSpec
@@ -48,27 +54,50 @@ class Network:
     data: Dataset
     explainers: dict[str, Any] = field(default_factory=dict)
     references: dict[str, Any] = field(default_factory=dict)
+    pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def layer(self) -> str | None:
         """Where it is explained, or None where egcam finds the layer."""
         return self.spec.layer or self.classifier.layer
 
-    def options(self, method: MethodSpec) -> dict[str, Any]:
-        """What a method is made with: the study's layer, reference and seed where it takes them, and its own."""
-        source = method.options.get("reference", self.study.reference.source)
+    def options(self, method: MethodSpec, batch: int | None = None) -> dict[str, Any]:
+        """What a method is made with: the study's layer, reference and seed where it takes them, and its own.
+
+        Args:
+            method: which.
+            batch: the most images in one pass, where memory does not allow what the method would take.
+        """
+        source = source_of(self.study, method)
         usual = {"layer": self.layer, "seed": self.study.seed}
         takes = registry.takes(method.method)
         given = {key: value for key, value in usual.items() if value is not None and key in takes}
         # Drawn only for methods that compare with references: reading a pool takes a while.
         reference = {"reference": self.reference(source)} if "reference" in takes else {}
-        return {**given, **method.options, **reference}
+        limit = {}
+        if batch is not None and "batch_size" in takes:
+            limit = {"batch_size": min(batch, method.options.get("batch_size") or batch)}
+        return {**given, **method.options, **reference, **limit}
 
     def reference(self, source: str) -> Any:
         """What Expected Grad-CAM compares with."""
         if source not in self.references:
-            self.references[source] = _reference(self.study, source, self.classifier, self.data)
+            self.references[source] = self._drawn(source)
         return self.references[source]
+
+    def _drawn(self, source: str) -> Any:
+        seen = self.classifier.preprocessing
+        if source in references.MADE_BY_NAME:
+            return references.by_name(source, seen.mean, seen.std)
+        pool, pixels = drawn_pool(self.study, source, seen, self.data)
+        title = pool_titles(self.study)[source]
+        began_with = self.pools.get(title, pixels)
+        changed = sorted(name for name, checksum in pixels.items() if began_with.get(name) != checksum)
+        if changed:
+            raise StudyError(
+                f"the references ({title}) have changed since the study began: {changed[0]} is another image"
+            )
+        return references.Images(pool.to(self.classifier.device))
 
 
 @dataclass(frozen=True)
@@ -81,6 +110,7 @@ class Described:
         size: the longer side of its input in pixels.
         device: where it runs.
         seconds_per_pass: one image through it, in a small batch, with the study's threads.
+        preprocessing: the network's own.
     """
 
     record: ModelRecord
@@ -88,12 +118,47 @@ class Described:
     size: int
     device: str
     seconds_per_pass: float
+    preprocessing: Preprocessing
 
 
-def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
-    """A model of the study, ready to be explained."""
+def load_network(study: Study, spec: ModelSpec, data: Dataset, began_with: Mapping[str, Any] | None = None) -> Network:
+    """A model of the study, ready to be explained.
+
+    Args:
+        study: what it belongs to.
+        spec: which.
+        data: the study's images.
+        began_with: the "models" (as `model_inputs`, by label) and "references" (their checksums) the study began
+            with; a model or reference that is another by now is refused.
+    """
+    known = began_with or {}
     classifier, preprocessing = _loaded(study, spec)
-    return Network(spec, classifier, preprocessing, study, data)
+    _check_model(spec, model_inputs(spec, classifier), known.get("models", {}).get(spec.label))
+    return Network(spec, classifier, preprocessing, study, data, pools=known.get("references", {}))
+
+
+def model_inputs(spec: ModelSpec, classifier: zoo.Classifier) -> dict[str, Any]:
+    """What determines a model's numbers, as plain data: its weights, its own code, and how it gets its images."""
+    own = ".py" in spec.name
+    return {
+        "checksum": state_checksum(classifier.model),
+        "code": source_checksums(spec.name.rpartition(":")[0]) if own else {},
+        "preprocessing": {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(classifier.preprocessing).items()
+        },
+    }
+
+
+def _check_model(spec: ModelSpec, now: Mapping[str, Any], then: Mapping[str, Any] | None) -> None:
+    """A worker may load a model days after the study began, or on another machine."""
+    if then is None or dict(now) == dict(then):
+        return
+    names = {"checksum": "its weights", "preprocessing": "its preprocessing"}
+    changed = [names[key] for key in names if now[key] != then[key]]
+    files = {**then["code"], **now["code"]}
+    changed += [name for name in files if now["code"].get(name) != then["code"].get(name)]
+    raise StudyError(f"the model {spec.label} is not the one the study began with: {', '.join(changed)} changed")
 
 
 def describe_networks(study: Study) -> dict[str, Described]:
@@ -116,12 +181,13 @@ def _described(study: Study, spec: ModelSpec) -> Described:
     trace = dry_run(model, images[:1])
     _check_classes(study, spec, trace.classes)
     layer = spec.layer or classifier.layer or last_spatial_layer(trace)
+    _check_layer(spec, model, layer, trace)
     shapes = [trace.map_shape(call) for call in trace.calls_of(layer.partition(":")[0]) if len(call.shape) == 4]
     record = ModelRecord(
-        checksum=state_checksum(model),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         layer=layer,
         size=preprocessing.size,
+        **model_inputs(spec, classifier),
     )
     with _pinned(study.threads), torch.inference_mode():
         model(images[:1])
@@ -131,7 +197,25 @@ def _described(study: Study, spec: ModelSpec) -> Described:
         synchronise(device)
         seconds = (perf_counter() - start) / len(images)
     channels = shapes[-1][0] if shapes else 1
-    return Described(record, channels, max(preprocessing.size), str(device), seconds)
+    return Described(record, channels, max(preprocessing.size), str(device), seconds, classifier.preprocessing)
+
+
+def _check_layer(spec: ModelSpec, model: nn.Module, layer: str, trace: Trace) -> None:
+    """A layer that is not there, or does not run, would fail every unit of its model, perhaps after days."""
+    try:
+        points = resolve(model, layer, lambda: layer)
+    except LayerError as error:
+        raise StudyError(f"the model {spec.label}: {error}") from error
+    ran = Counter(call.name for call in trace.calls)
+    for point in points:
+        # "name:2" is the second call.
+        times = ran[point.name.partition(":")[0]]
+        if point.module is not None and times < (point.call or 1):
+            often = f"runs {times} time(s)" if times else "does not run"
+            raise StudyError(
+                f"the model {spec.label}: the layer {layer!r} {often} when the network sees an image; "
+                f"{near_misses(layer, ran)}"
+            )
 
 
 def _check_classes(study: Study, spec: ModelSpec, classes: int | None) -> None:
@@ -150,12 +234,3 @@ def _pinned(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _reference(study: Study, source: str, classifier: zoo.Classifier, data: Dataset) -> Any:
-    seen = classifier.preprocessing
-    if source in references.MADE_BY_NAME:
-        return references.by_name(source, seen.mean, seen.std)
-    others = data if source == "data" else open_dataset(DataSpec("folder", source))
-    pool = reference_pool(others, seen, study.data.size, study.reference.count, study.data.seed)
-    return references.Images(pool.to(classifier.device))

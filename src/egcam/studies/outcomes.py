@@ -47,10 +47,15 @@ class Outcome:
         prediction: the class the model predicts; -1 likewise.
         seconds: how long the unit took.
         scores: one for each metric, in the study's order; whole-set metrics have none yet.
-        error: why the unit failed as a whole, where it did; its scores are then NaN with this cause.
+        error: why the unit failed, where it did: the image could not be read, or the method or a metric raised an
+            error. Scores that are missing for it are NaN with their cause; those of metrics that worked are there.
+            A score that is undefined by its metric's definition is NaN with a cause and fails no unit.
         curves: perturbation curves by metric, at evenly spaced shares of the pixels from 0 to 1.
         coarse: (h, w) the map before it was enlarged, where the study keeps it.
         picture: what the model saw, as an encoded image, where the study keeps it.
+        batch_size: the most images in one pass, where memory did not allow the study's; last digits may then differ.
+        content: a checksum of the image, its label and its mask as they were read; "" where they could not be.
+        stamp: size and time of the files these were read from; see `egcam.studies.datasets.dataset.Dataset.stamp`.
     """
 
     unit: Unit
@@ -63,6 +68,9 @@ class Outcome:
     curves: Mapping[str, Floats] = field(default_factory=dict)
     coarse: Floats | None = None
     picture: bytes | None = None
+    batch_size: int | None = None
+    content: str = ""
+    stamp: str = ""
 
 
 def failed(unit: Unit, metrics: tuple[str, ...], cause: str, name: str = "") -> Outcome:

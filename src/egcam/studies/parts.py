@@ -1,6 +1,7 @@
 """Outcomes as Parquet: a part holds some of them, one row each, and its name holds its checksum.
 
-Columns: model, method, image, name, target, prediction, seconds, error;
+Columns: model, method, image, name, target, prediction, seconds, error, batch_size;
+content, stamp: what the image was (see `egcam.studies.inputs`), "" where it could not be read;
 scores: list of (metric, value, seconds, cause); curves: list of (metric, values);
 coarse: shape and float32 values, row by row, little-endian; picture: an encoded image.
 Every bit of a number comes back, those of NaN included.
@@ -22,11 +23,13 @@ import numpy as np
 
 from egcam.errors import require
 from egcam.studies.folders import StoreError
+from egcam.studies.inputs import Seen
 from egcam.studies.outcomes import Floats, Outcome, Score, Unit
 
-FORMAT = "1"
+FORMAT = "2"
 KEYS = ("model", "method", "image")
-OUTCOME = (*KEYS, "name", "target", "prediction", "seconds", "error", "scores")
+OUTCOME = (*KEYS, "name", "target", "prediction", "seconds", "error", "scores", "batch_size")
+INPUT = ("content", "stamp")
 _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
 # Dictionaries hold each text once. Not for numbers: they seldom repeat, and one NaN is not to stand for another.
@@ -34,6 +37,8 @@ _REPEATED = (
     "model",
     "method",
     "error",
+    "content",
+    "stamp",
     "scores.list.element.metric",
     "scores.list.element.cause",
     "curves.list.element.metric",
@@ -80,6 +85,9 @@ def encode(outcomes: Sequence[Outcome], identity: str) -> bytes:
         "prediction": pa.array([int(outcome.prediction) for outcome in outcomes], pa.int64()),
         "seconds": _doubles(outcome.seconds for outcome in outcomes),
         "error": _texts(outcome.error for outcome in outcomes),
+        "batch_size": pa.array([outcome.batch_size for outcome in outcomes], pa.int64()),
+        "content": _texts(outcome.content for outcome in outcomes),
+        "stamp": _texts(outcome.stamp for outcome in outcomes),
         "scores": _scores(outcomes),
         "curves": _curves(outcomes),
         "coarse": _maps(outcomes),
@@ -115,8 +123,19 @@ def outcomes(table: Any) -> list[Outcome]:
     """The outcomes of a table's rows, from the columns `OUTCOME`: without curves, maps and pictures."""
     rest = (table[name].to_pylist() for name in ("name", "target", "prediction", "seconds"))
     with _collector_paused():
-        rows = zip(units(table), *rest, _score_rows(table["scores"]), _shared_texts(table["error"]), strict=True)
-        return [Outcome(*row) for row in rows]
+        batches, errors = table["batch_size"].to_pylist(), _shared_texts(table["error"])
+        rows = zip(units(table), *rest, _score_rows(table["scores"]), errors, batches, strict=True)
+        return [
+            Outcome(unit, name, target, prediction, seconds, scores, error, batch_size=batch)
+            for unit, name, target, prediction, seconds, scores, error, batch in rows
+        ]
+
+
+def inputs(table: Any) -> list[Seen]:
+    """The images of a table's rows as they were when read, each way once; from the columns `INPUT`."""
+    distinct = table.select(["image", *INPUT]).group_by(["image", *INPUT]).aggregate([])
+    columns = (distinct[name].to_pylist() for name in ("image", *INPUT))
+    return sorted((Seen(*row) for row in zip(*columns, strict=True) if row[1]), key=lambda one: one.image)
 
 
 def curves(table: Any, metric: str) -> Iterator[Floats | None]:

@@ -33,6 +33,17 @@ def planned(study: Study, images: int, part: Part = WHOLE) -> Iterator[Unit]:
                 yield Unit(model.label, method.name, image)
 
 
+def belongs(unit: Unit, images: int | None, part: Part = WHOLE) -> bool:
+    """Whether a unit is among those `planned` for the first `images` images (None: all) of a part.
+
+    Example:
+        >>> belongs(Unit("m", "a", 3), images=8, part=(2, 2)), belongs(Unit("m", "a", 3), images=3)
+        (True, False)
+    """
+    mine, parts = part
+    return unit.image % parts == mine - 1 and (images is None or unit.image < images)
+
+
 def left(units: Iterable[Unit], done: Container[Unit]) -> list[Unit]:
     """The units that are not done."""
     return [unit for unit in units if unit not in done]

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from egcam.metrics.registry import metric
-from egcam.studies.bench import check_data
+from egcam.studies.bench import BEGAN_WITH, check_data
 from egcam.studies.config import as_dict, identity, load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.engines import make_engine
 from egcam.studies.engines.job import Engine, Job, Shard
+from egcam.studies.inputs import Inputs, check_unchanged, sampled
 from egcam.studies.manifest import DataRecord, Manifest, names_checksum, versions
 from egcam.studies.networks import Described, describe_networks
 from egcam.studies.outcomes import Outcome, Unit
-from egcam.studies.plan import WHOLE, Part, left, planned, shard_size, shards
+from egcam.studies.plan import WHOLE, Part, belongs, left, planned, shard_size, shards
 from egcam.studies.plugins import plugin_checksum
+from egcam.studies.pools import pool_checksums
 from egcam.studies.results import Results
 from egcam.studies.saving import Saver
 from egcam.studies.specs import Study
@@ -81,7 +82,8 @@ def run_study(
 
     It may be stopped or killed at any instant; the same call goes on where it was. Each unit (one model explaining one
     image with one method) is done as a whole, by itself and always in the same way, so the results do not depend on
-    interruptions, on the engine or on the number of workers.
+    interruptions, on the engine or on the number of workers. A folder with results of another configuration, model,
+    preprocessing, reference or image is refused with what has changed; what changes in mid-run fails its units.
 
     Args:
         study: a study or its TOML file.
@@ -111,24 +113,28 @@ def run_study(
         store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
         damaged = store.set_damaged_aside()
         images = min(len(data), limit or len(data))
+        seen = (one for one in store.inputs() if belongs(Unit("", "", one.image), images, part))
+        inputs = Inputs(check_unchanged(data, seen, store.folder), _each(found))
         mine = list(planned(found, images, part))
         todo = left(mine, store.done(failed=not retry_failed))
         agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged)
         (watcher or Watcher()).begins(agenda)
         if todo:
             made = make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
-            _work(agenda, store, made, workers, watcher or Watcher())
+            job = job_of(found, store.manifest)
+            _work(agenda, job, store, inputs, made, workers, watcher or Watcher())
     return Results.of(store)
 
 
-def _work(agenda: Agenda, store: Store, engine: Engine, workers: int | None, watcher: Watcher) -> None:
-    study = agenda.study
-    size = shard_size(len(agenda.todo), workers or _MANY_WORKERS, len(study.methods))
+def _work(
+    agenda: Agenda, job: Job, store: Store, inputs: Inputs, engine: Engine, workers: int | None, watcher: Watcher
+) -> None:
+    size = shard_size(len(agenda.todo), workers or _MANY_WORKERS, len(agenda.study.methods))
     with (
         Saver(store.write) as saver,
-        closing(_stream(engine, job_of(study), shards(agenda.todo, size))) as stream,
+        closing(_stream(engine, job, shards(agenda.todo, size))) as stream,
     ):
-        for outcomes in stream:
+        for outcomes in map(inputs.checked, stream):
             saver.add(outcomes)
             watcher.came(outcomes)
 
@@ -138,10 +144,20 @@ def _stream(engine: Engine, job: Job, work: Iterator[Shard]) -> Generator[Sequen
     yield from engine.outcomes(job, work)
 
 
-def job_of(study: Study) -> Job:
+def job_of(study: Study, manifest: Manifest) -> Job:
     """What workers are told."""
-    each = tuple(one.name for one in study.metrics if not metric(one.name).whole_set)
-    return Job(FACTORY, as_dict(study), each, threads=study.threads, device=study.device)
+    models = {
+        label: {"checksum": one.checksum, "code": dict(one.code), "preprocessing": dict(one.preprocessing)}
+        for label, one in manifest.models.items()
+    }
+    began_with = {"models": models, "references": manifest.references}
+    config = {**as_dict(study), BEGAN_WITH: began_with}
+    return Job(FACTORY, config, _each(study), threads=study.threads, device=study.device)
+
+
+def _each(study: Study) -> tuple[str, ...]:
+    """The metrics that each image has by itself."""
+    return tuple(one.name for one in study.metrics if not metric(one.name).whole_set)
 
 
 def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> Manifest:
@@ -149,7 +165,7 @@ def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> 
     device = next(iter(networks.values())).device
     return Manifest(
         study=as_dict(study),
-        data=DataRecord(data.description, len(data), names_checksum(data.names), _contents(data)),
+        data=DataRecord(data.description, len(data), names_checksum(data.names), sampled(data, _CONTENTS_READ)),
         models={label: network.record for label, network in networks.items()},
         units=len(data) * len(study.models) * len(study.methods),
         seed=study.seed,
@@ -157,21 +173,6 @@ def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> 
         device=device,
         decisive=identity(study),
         checksums={Path(file).name: plugin_checksum(file) for file in study.plugins},
+        references=pool_checksums(study, [one.preprocessing for one in networks.values()], data),
         versions=versions(device),
     )
-
-
-def _contents(data: Dataset) -> str:
-    """A checksum of some images' pixels, evenly spread: enough to notice other data under the same names."""
-    digest = sha256()
-    for index in range(0, len(data), max(1, len(data) // _CONTENTS_READ)):
-        try:
-            picture = data[index]
-        except Exception as error:
-            digest.update(type(error).__name__.encode())
-            continue
-        digest.update(f"{picture.name!r} {picture.label} {picture.image.size}".encode())
-        digest.update(picture.image.tobytes())
-        if picture.mask is not None:
-            digest.update(picture.mask.tobytes())
-    return digest.hexdigest()

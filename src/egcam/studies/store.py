@@ -25,6 +25,7 @@ import numpy as np
 from egcam.errors import require
 from egcam.studies import parts
 from egcam.studies.folders import LocalFolder, StoreError, StoreWarning, open_folder
+from egcam.studies.inputs import Seen
 from egcam.studies.locks import Shard, guarded, locked
 from egcam.studies.manifest import Manifest
 from egcam.studies.outcomes import Floats, Outcome, Unit
@@ -115,7 +116,7 @@ class Store:
             self._folder.write(f"{PARTS}/{parts.part_name(data)}", data)
 
     def done(self, failed: bool = True) -> set[Unit]:
-        """The units there are outcomes of; without `failed`, only those that did not fail as a whole."""
+        """The units there are outcomes of; without `failed`, only those that did not fail."""
         table = self._table(())
         if not failed:
             table = table.filter(table["error"].is_null())
@@ -130,10 +131,14 @@ class Store:
         return parts.outcomes(self._table(parts.OUTCOME))
 
     def errors(self) -> dict[Unit, str]:
-        """Why units failed as a whole."""
+        """Why units failed."""
         table = self._table(())
         reasons = zip(parts.units(table), table["error"].to_pylist(), strict=True)
         return {unit: reason for unit, reason in reasons if reason is not None}
+
+    def inputs(self) -> list[Seen]:
+        """The images as they were when units were made from them."""
+        return parts.inputs(self._table(parts.INPUT))
 
     def curves(self, model: str, metric: str) -> dict[str, dict[int, Floats]]:
         """Perturbation curves: by method, then image."""

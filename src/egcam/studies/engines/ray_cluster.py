@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +69,8 @@ def cluster(address: str | None, own_cores: int) -> Iterator[Room]:
     ray = ray_module()
     connected = ray.is_initialized()
     if not connected:
-        _connect(address) if address is not None else _start(own_cores)
+        with _own_handlers():
+            _connect(address) if address is not None else _start(own_cores)
     try:
         yield Room(
             tuple(
@@ -102,6 +105,20 @@ def _connect(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise EgcamError(f"no Ray cluster at {address!r}: {error}. An address is {_ADDRESSES}") from error
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keep this program's signal handlers: Ray puts its own in their place, which end it before it has saved."""
+    in_main = threading.current_thread() is threading.main_thread()
+    polite = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {one: signal.getsignal(one) for one in polite} if in_main else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if callable(handler):
+                signal.signal(number, handler)
 
 
 def _knock(address: str) -> None:

@@ -1,0 +1,147 @@
+"""Images by their content: whether an image is still the one that finished units were made from.
+
+The content of an image is a short text, "pixels label mask": checksums of the stored pixels and of the mask, and the
+label as it is. It is taken when an image is read to be explained, and kept in the outcome with the stamp of its files
+(size and time, `Dataset.stamp`). A run that goes on compares stamps, and reads again only the images whose stamp
+differs, such as copies on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import numpy as np
+
+from egcam.studies.datasets.dataset import Dataset, Picture
+from egcam.studies.folders import StoreError
+from egcam.studies.outcomes import Outcome, failed
+
+_CHECKSUM_LENGTH = 24
+_READ_AT_ONCE = 8
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image as a finished unit had it: content, and stamp of its files."""
+
+    image: int
+    content: str
+    stamp: str
+
+
+def content_of(picture: Picture) -> str:
+    """The content of a picture.
+
+    Example:
+        >>> from PIL import Image
+        >>> content_of(Picture("a.png", Image.new("RGB", (2, 2)), label=7)).split()[1:]
+        ['7', '-']
+    """
+    image = picture.image
+    pixels = _checksum(f"{image.mode} {image.size}", image.tobytes())
+    mask = "-"
+    if picture.mask is not None:
+        mask = _checksum(str(picture.mask.shape), np.packbits(picture.mask).tobytes())
+    return f"{pixels} {'-' if picture.label is None else picture.label} {mask}"
+
+
+def difference(old: str, new: str) -> str:
+    """What is not the same in two contents, in words; nothing where they are equal.
+
+    Example:
+        >>> difference("abc 3 -", "abd 4 -")
+        'other pixels, label 3 -> 4'
+    """
+    (old_pixels, old_label, old_mask), (new_pixels, new_label, new_mask) = old.split(), new.split()
+    found = ["other pixels"] if old_pixels != new_pixels else []
+    found += [f"label {old_label} -> {new_label}"] if old_label != new_label else []
+    found += ["another mask"] if old_mask != new_mask else []
+    return ", ".join(found)
+
+
+def sampled(data: Dataset, count: int) -> dict[str, str]:
+    """The contents of some images, evenly spread, by name: enough to notice other data under the same names.
+
+    Images that cannot be read are left out: they may be repaired later.
+    """
+    found = {}
+    for index in range(0, len(data), max(1, len(data) // count)):
+        try:
+            found[data.names[index]] = content_of(data[index])
+        except Exception:
+            # What is wrong with it, the units that need it say.
+            continue
+    return found
+
+
+def check_unchanged(data: Dataset, seen: Iterable[Seen], where: str) -> dict[int, str]:
+    """The contents of the images finished units were made from, or an error that names those that have changed.
+
+    Args:
+        data: the images as they are now.
+        seen: the images as finished units had them.
+        where: the folder, for errors.
+    """
+    known: dict[int, dict[str, set[str]]] = {}
+    for one in seen:
+        known.setdefault(one.image, {}).setdefault(one.content, set()).add(one.stamp)
+    doubtful = [image for image, contents in known.items() if not _is_as_stamped(data, image, contents)]
+    with ThreadPoolExecutor(_READ_AT_ONCE, "egcam inputs") as pool:
+        told = pool.map(lambda image: _change(data, image, known[image]), doubtful)
+        changes = [f"{data.names[image]}: {change}" for image, change in zip(doubtful, told, strict=True) if change]
+    if changes:
+        more = [f"  … and {len(changes) - _SHOWN:,} more"] if len(changes) > _SHOWN else []
+        raise StoreError(
+            f"{where} holds results of other images under the same names, and they do not mix:\n"
+            + "\n".join([*(f"  {line}" for line in changes[:_SHOWN]), *more])
+            + "\nPut the old files back, or use another --out."
+        )
+    return {image: next(iter(contents)) for image, contents in known.items()}
+
+
+class Inputs:
+    """Holds every unit of an image to the content the first one had, also where the file changes in mid-run.
+
+    Args:
+        known: contents by image.
+        metrics: names of the metrics, for units that fail here.
+    """
+
+    def __init__(self, known: Mapping[int, str], metrics: tuple[str, ...]) -> None:
+        self._known, self._metrics = dict(known), metrics
+
+    def checked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The outcomes; those of an image that has changed as failures."""
+        return [self._checked(one) for one in outcomes]
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        image = outcome.unit.image
+        if not outcome.content or self._known.setdefault(image, outcome.content) == outcome.content:
+            return outcome
+        change = difference(self._known[image], outcome.content)
+        cause = f"{outcome.name} is not what it was when its other units were done: {change}; put the old file back"
+        return replace(failed(outcome.unit, self._metrics, cause, outcome.name), seconds=outcome.seconds)
+
+
+def _is_as_stamped(data: Dataset, image: int, contents: Mapping[str, set[str]]) -> bool:
+    if len(contents) > 1:
+        return False
+    stamp = data.stamp(image)
+    return bool(stamp) and stamp in next(iter(contents.values()))
+
+
+def _change(data: Dataset, image: int, contents: Mapping[str, set[str]]) -> str:
+    """What is not as it was; nothing where all is."""
+    try:
+        new = content_of(data[image])
+    except Exception as error:
+        return f"it cannot be read any more ({' '.join(str(error).split())})"
+    return next((difference(old, new) for old in contents if old != new), "")
+
+
+def _checksum(about: str, data: bytes) -> str:
+    return sha256(about.encode() + b"\n" + data).hexdigest()[:_CHECKSUM_LENGTH]
