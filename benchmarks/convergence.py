@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from egcam.explainers.gradients import replicate_sizes
 from torch import Tensor, nn
 
 import egcam
+from egcam.explainers.averaging import replicate_sizes
 from egcam.explainers.sampling import SAMPLINGS, Sampling, scheme
 from egcam.images import read_image
 from egcam.models import zoo

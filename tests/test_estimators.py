@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from egcam.explainers.gradients import Moments
 from torch import Tensor, nn
 
 import egcam
+from egcam.explainers.moments import Moments
 from egcam.explainers.sampling import SAMPLINGS, Sampling
 from egcam.explainers.weightings import Elementwise, GradientMean
 from networks import (
@@ -144,44 +144,20 @@ def test_smooth_grad_cam_plus_plus_is_plus_plus_with_the_smooth_gradient() -> No
     assert torch.equal(named, signed_map(egcam.GradCAMPlusPlus, network, egcam.Smooth(9), images))
 
 
-@pytest.mark.parametrize(("pooled", "cam"), [(True, egcam.GradCAM), (False, egcam.HiResCAM)])
-def test_expected_grad_cam_is_a_cam_with_the_expected_gradient(pooled: bool, cam: type[egcam.GradientCAM]) -> None:
+@pytest.mark.parametrize(("weighting", "cam"), [("mean", egcam.GradCAM), ("elementwise", egcam.HiResCAM)])
+def test_expected_grad_cam_is_a_cam_with_the_expected_gradient(weighting: str, cam: type[egcam.GradientCAM]) -> None:
     network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
-    named = egcam.ExpectedGradCAM(network, LAYER, reference=others, samples=8, pooled=pooled, signed=True)
+    named = egcam.ExpectedGradCAM(network, LAYER, reference=others, samples=8, weighting=weighting, signed=True)
     found = named(images, target=1).maps
     assert torch.equal(found, signed_map(cam, network, egcam.Expected(others, 8), images))
-    # Signed maps are not rectified, so the average of the maps is the map of the average.
-    by_sample = egcam.ExpectedGradCAM(
-        network, LAYER, reference=others, samples=8, pooled=pooled, signed=True, by_sample=True
-    )
-    torch.testing.assert_close(by_sample(images, target=1).maps, found, **EXACT)
 
 
-@pytest.mark.parametrize("weighting", [egcam.GradCAM, egcam.HiResCAM, egcam.LayerCAM, egcam.GradCAMPlusPlus])
-def test_by_sample_is_the_average_of_the_rectified_maps_of_single_samples(weighting: type[egcam.GradientCAM]) -> None:
-    """Sample s alone is a run of one sample with the point of sample s: a path that hands out one point at a time."""
-    network, images, others = perceptron_head(), pictures(2), pictures(4, seed=9)
-    points = [
-        image + share * (images - image) for image, share in zip(others[:, None], (0.1, 0.4, 0.6, 0.9), strict=True)
-    ]
-
-    def of(each: list[Tensor], by_sample: bool) -> Tensor:
-        handed = iter(each)
-        gradient = egcam.Expected("black", len(each), path=lambda *_: next(handed))
-        return weighting(network, LAYER, gradient=gradient, by_sample=by_sample, batch_size=2)(images, target=1).maps
-
-    single = torch.stack([of([point], by_sample=False) for point in points])
-    found = of(points, by_sample=True)
-    torch.testing.assert_close(found, single.mean(0), **EXACT)
-    assert not torch.allclose(found, of(points, by_sample=False)), "rectifying later must make a difference here"
-
-
-@pytest.mark.parametrize(("pooled", "cam"), [(True, egcam.GradCAM), (False, egcam.HiResCAM)])
+@pytest.mark.parametrize(("weighting", "cam"), [("mean", egcam.GradCAM), ("elementwise", egcam.HiResCAM)])
 def test_at_a_linear_head_all_samples_agree_and_the_map_is_that_of_the_plain_gradient(
-    pooled: bool, cam: type[egcam.GradientCAM]
+    weighting: str, cam: type[egcam.GradientCAM]
 ) -> None:
     network, images = pooled_linear_head(), pictures(2)
-    found = egcam.ExpectedGradCAM(network, LAYER, samples=6, pooled=pooled)(images, target=1)
+    found = egcam.ExpectedGradCAM(network, LAYER, samples=6, weighting=weighting)(images, target=1)
     plain = cam(network, LAYER)(images, target=1)
     assert float(plain.maps.max()) > 0
     torch.testing.assert_close(found.maps, plain.maps, **EXACT)
@@ -522,7 +498,7 @@ def test_latent_summed_map_is_complete_at_a_linear_head(build: Callable[[], nn.M
     """Its total is y(x) - E[y(x')]; twelve samples from twelve references show each once."""
     network, images, others = build(), pictures(3), pictures(12, seed=4)
     cam = egcam.ExpectedGradCAM(
-        network, LAYER, reference=others, samples=12, difference="latent", summed=True, signed=True
+        network, LAYER, reference=others, samples=12, difference="latent", weighting="summed", signed=True
     )
     found = cam(images, target=2).maps.sum((1, 2))
     with torch.no_grad():
@@ -534,7 +510,7 @@ def test_input_difference_is_not_complete() -> None:
     """f(x - x') is not f(x) - f(x'): the paper's last formula attributes something else."""
     network, images, others = flat_linear_head(), pictures(3), pictures(12, seed=4)
     cam = egcam.ExpectedGradCAM(
-        network, LAYER, reference=others, samples=12, difference="input", summed=True, signed=True
+        network, LAYER, reference=others, samples=12, difference="input", weighting="summed", signed=True
     )
     with torch.no_grad():
         truth = network(images)[:, 2] - network(others)[:, 2].mean()
@@ -600,7 +576,7 @@ def test_expected_grad_cam_sees_past_saturation() -> None:
 def test_summed_map_of_the_saturated_network_is_complete() -> None:
     """E[(A - 0) g] = A / 4, whose total is 1 = y(x) - y(0)."""
     cam = egcam.ExpectedGradCAM(
-        saturated(), LAYER, reference="black", samples=16, difference="latent", summed=True, signed=True
+        saturated(), LAYER, reference="black", samples=16, difference="latent", weighting="summed", signed=True
     )
     assert float(cam(BRIGHT, target=0).maps.sum()) == pytest.approx(1, abs=1e-12)
 

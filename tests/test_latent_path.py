@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam.explainers.averaging import Wanted
+from egcam.errors import SamplingError
 
 DOUBLE = torch.float64
 
@@ -30,7 +30,10 @@ class Bent(nn.Module):
 def bent() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        return Bent().to(DOUBLE).eval()
+        model = Bent().to(DOUBLE).eval()
+        for weight in model.parameters():
+            weight.data.mul_(2.5)  # so that no layer is nearly linear
+        return model
 
 
 def pictures(count: int, seed: int = 0) -> Tensor:
@@ -75,7 +78,7 @@ def test_captums_layer_integrated_gradients(layer: str) -> None:
         images, torch.zeros_like(images), target=1, n_steps=20, method="riemann_middle"
     )
     ours = summed(model, layer, egcam.Integrated(20, path="latent", difference="latent"))(images, target=1)
-    torch.testing.assert_close(ours.maps, theirs.sum(1).detach(), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(ours.maps, theirs.sum(1).detach(), rtol=1e-6, atol=1e-8)  # its steps are float32
 
 
 @pytest.mark.peers
@@ -271,9 +274,6 @@ def test_a_mode_with_dropout_is_as_in_eval() -> None:
 def test_without_noise_and_with_one_point_at_the_image_it_is_the_gradient() -> None:
     model, images = bent(), pictures(2)
 
-    class AtImage(egcam.Expected):
-        pass
-
     plain = egcam.HiResCAM(model, "first", signed=True)(images, target=1).maps
     gradient = egcam.Integrated(1, baseline=lambda x: x, path="latent")
     cam = egcam.GradientCAM(model, "first", gradient=gradient, weighting="elementwise", signed=True)
@@ -301,9 +301,9 @@ def fused(maps: list[Tensor]) -> Tensor:
 
 
 def test_what_belongs_to_paths_of_images_is_refused() -> None:
-    with pytest.raises(egcam.SamplingError, match="path of images"):
+    with pytest.raises(SamplingError, match="path of images"):
         egcam.Expected("black", path="latent", difference="input")
-    with pytest.raises(egcam.SamplingError, match="normaliser"):
+    with pytest.raises(SamplingError, match="normaliser"):
         egcam.Expected("black", path="latent", kernel={"normaliser": True})
 
 
@@ -324,4 +324,3 @@ def test_moments_of_latent_gradients_fit_grad_cam_plus_plus() -> None:
         model, "first", gradient=egcam.Expected(others, 8, path="latent"), weighting="plus-plus", signed=True
     )
     assert bool(cam(images, target=1).maps.isfinite().all())
-    assert Wanted(order=3).order == 3

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 import torch
-from egcam.explainers.gradients import replicate_sizes
 from torch import Tensor
 
 import egcam
+from egcam.explainers.averaging import replicate_sizes
 from egcam.explainers.sampling import SAMPLINGS, Lattice, MonteCarlo, Sampling, radical_inverse, scheme
 from egcam.references import Visit
 from networks import pictures, saturated, smooth_everywhere

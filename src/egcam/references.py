@@ -229,10 +229,12 @@ class Images(Reference):
         if not all(others):
             raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
 
+        version = pool._version  # the user's own tensor, which may be written to between calls
+
         def draw(own: Sequence[int], sample: int) -> Drawn:
             visits = [Visit(sample % len(others[i]), sample // len(others[i])) for i in own]
             chosen = [others[i][visit.reference] for i, visit in zip(own, visits, strict=True)]
-            return Drawn(lambda: like(pool[chosen], images), [("pool", index) for index in chosen], visits)
+            return Drawn(lambda: like(pool[chosen], images), [("pool", index, version) for index in chosen], visits)
 
         return draw
 
