@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from egcam.errors import EgcamError
-from egcam.studies.engines.job import Job, Shard, Worker
+from egcam.studies.engines.base import Job, Shard, Work
 from egcam.studies.outcomes import Outcome, Score, Unit
 
 METRICS = ("number", "other")
@@ -43,11 +43,11 @@ def number(unit: Unit) -> float:
     return unit.image**2 + 0.25
 
 
-def numbers(config: Mapping[str, Any]) -> Worker:
+def numbers(config: Mapping[str, Any]) -> Work:
     return lambda unit: outcome(unit, number(unit))
 
 
-def sleeping(config: Mapping[str, Any]) -> Worker:
+def sleeping(config: Mapping[str, Any]) -> Work:
     """Says in a file which process is at which unit, then takes its time."""
 
     def work(unit: Unit) -> Outcome:
@@ -65,7 +65,7 @@ def diary(path: Path) -> list[tuple[int, int]]:
     return [(int(process), int(image)) for process, image in (line.split() for line in lines)]
 
 
-def deadly(config: Mapping[str, Any]) -> Worker:
+def deadly(config: Mapping[str, Any]) -> Work:
     """The units in `images` kill their process: as often as `times` says, counted in files of the folder `marks`."""
 
     def work(unit: Unit) -> Outcome:
@@ -81,7 +81,7 @@ def deadly(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def crashing(config: Mapping[str, Any]) -> Worker:
+def crashing(config: Mapping[str, Any]) -> Work:
     """Image 1 reads where nothing is."""
 
     def work(unit: Unit) -> Outcome:
@@ -92,7 +92,7 @@ def crashing(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def raising(config: Mapping[str, Any]) -> Worker:
+def raising(config: Mapping[str, Any]) -> Work:
     """Odd images raise, the third leaves, the fifth answers for another."""
 
     def work(unit: Unit) -> Outcome:
@@ -107,7 +107,7 @@ def raising(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def printing(config: Mapping[str, Any]) -> Worker:
+def printing(config: Mapping[str, Any]) -> Work:
     """Writes more than any pipe holds, to both streams and below Python, and reads its input to the end."""
 
     def work(unit: Unit) -> Outcome:
@@ -120,7 +120,7 @@ def printing(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def huge(config: Mapping[str, Any]) -> Worker:
+def huge(config: Mapping[str, Any]) -> Work:
     def work(unit: Unit) -> Outcome:
         coarse = np.random.default_rng(unit.image).random((224, 224), dtype=np.float32)
         return outcome(unit, number(unit), coarse=coarse, picture=bytes([unit.image]) * 1_000_000)
@@ -128,7 +128,7 @@ def huge(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def network(config: Mapping[str, Any]) -> Worker:
+def network(config: Mapping[str, Any]) -> Work:
     """A small network's answer to a random image, whose last digits depend on how sums are split among threads."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -145,11 +145,11 @@ def network(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def settings(config: Mapping[str, Any]) -> Worker:
+def settings(config: Mapping[str, Any]) -> Work:
     """The worker's threads, as its curves."""
-    import egcam.studies.engines.serving as serving
+    from egcam.studies.engines.worker import THREAD_VARIABLES
 
-    variables = [float(os.environ[name]) for name in serving.THREAD_VARIABLES]
+    variables = [float(os.environ[name]) for name in THREAD_VARIABLES]
 
     def work(unit: Unit) -> Outcome:
         threads = [torch.get_num_threads(), torch.get_num_interop_threads()]
@@ -158,15 +158,15 @@ def settings(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def refusing(config: Mapping[str, Any]) -> Worker:
+def refusing(config: Mapping[str, Any]) -> Work:
     raise EgcamError("the weights 'no-such-file.pt' are not there; download them first")
 
 
-def broken(config: Mapping[str, Any]) -> Worker:
+def broken(config: Mapping[str, Any]) -> Work:
     raise KeyError("no such setting")
 
 
-def stillborn(config: Mapping[str, Any]) -> Worker:
+def stillborn(config: Mapping[str, Any]) -> Work:
     """Dies while it is made."""
     print("the library cannot be loaded", file=sys.stderr, flush=True)
     os._exit(7)

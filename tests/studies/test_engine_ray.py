@@ -11,7 +11,7 @@ import pytest
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.local import LocalEngine
-from egcam.studies.engines.ray_engine import RayEngine
+from egcam.studies.engines.ray import RayEngine
 from studies import engine_factories as factories
 from studies.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
 
