@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,15 +52,19 @@ def sleeping(config: Mapping[str, Any]) -> Work:
     """Says in a file which process is at which unit, then takes its time."""
 
     def work(unit: Unit) -> Outcome:
-        with Path(config["diary"]).open("a") as diary:
-            diary.write(f"{os.getpid()} {unit.image}\n")
+        _note(Path(config["diary"]), unit)
         time.sleep(config["seconds"])
         return outcome(unit, number(unit))
 
     return work
 
 
-def diary(path: Path) -> list[tuple[int, int]]:
+def _note(diary: Path, unit: Unit) -> None:
+    with diary.open("a") as file:
+        file.write(f"{os.getpid()} {unit.image}\n")
+
+
+def read_diary(path: Path) -> list[tuple[int, int]]:
     """(process, image) as `sleeping` wrote them, a line being written left out."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [(int(process), int(image)) for process, image in (line.split() for line in lines)]
@@ -90,6 +95,52 @@ def crashing(config: Mapping[str, Any]) -> Work:
         return outcome(unit, number(unit))
 
     return work
+
+
+def cut_off(config: Mapping[str, Any]) -> Work:
+    """Image 1, in its first worker, dies in the midst of sending an outcome larger than any pipe holds."""
+
+    def work(unit: Unit) -> Outcome:
+        diary, first = Path(config["diary"]), unit.image == 1
+        if first and not any(image == 1 for _, image in read_diary(diary)):
+            threading.Thread(target=_kill_while_sending, daemon=True).start()
+        _note(diary, unit)
+        return outcome(unit, number(unit), picture=bytes(100_000_000 if first else 1))
+
+    return work
+
+
+def _kill_while_sending() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    while True:
+        frame = sys._current_frames()[main]
+        if frame.f_code.co_name == "_send":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forking(config: Mapping[str, Any]) -> Work:
+    """Image 1 leaves a process behind that holds all the worker had open, and dies."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.image == 1:
+            if os.fork() == 0:
+                for _ in range(600):
+                    if Path(config["done"]).exists():
+                        os._exit(0)
+                    time.sleep(0.1)
+                Path(config["late"]).touch()
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def stubborn(config: Mapping[str, Any]) -> Work:
+    """Does not listen to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return sleeping(config)
 
 
 def raising(config: Mapping[str, Any]) -> Work:

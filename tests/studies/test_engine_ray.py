@@ -92,20 +92,20 @@ def test_a_worker_killed_from_outside_in_mid_run(cluster, tmp_path):
     for batch in RayEngine(cluster.address).outcomes(job, factories.shards(60)):
         outcomes += batch
         if len(outcomes) >= 10 and not killed:
-            killed.append(factories.diary(diary)[-1][0])
+            killed.append(factories.read_diary(diary)[-1][0])
             os.kill(killed[0], signal.SIGKILL)
     assert_each_once(outcomes, 60)
-    assert len(factories.diary(diary)) <= 60 + 1
-    assert gone({process for process, _ in factories.diary(diary)})
+    assert len(factories.read_diary(diary)) <= 60 + 1
+    assert gone({process for process, _ in factories.read_diary(diary)})
 
 
 def test_a_driver_killed_leaves_no_worker_and_the_cluster_usable(cluster, tmp_path):
     diary = tmp_path / "diary"
     driver = start_driver("ray", diary, cluster.address)
-    wait_until(lambda: len({process for process, _ in factories.diary(diary)}) == 2)
+    wait_until(lambda: len({process for process, _ in factories.read_diary(diary)}) == 2)
     driver.kill()
     driver.wait()
-    wait_until(lambda: gone({process for process, _ in factories.diary(diary)}))
+    wait_until(lambda: gone({process for process, _ in factories.read_diary(diary)}))
     engine = RayEngine(cluster.address)
     assert_each_once(flat(engine.outcomes(factories.job("numbers"), factories.shards(10))), 10)
 
@@ -117,11 +117,11 @@ def test_a_machine_killed_in_mid_run(cluster, tmp_path):
     killed = False
     for batch in RayEngine(cluster.address).outcomes(job, factories.shards(80, 3)):
         outcomes += batch
-        workers = {process for process, _ in factories.diary(diary)}
+        workers = {process for process, _ in factories.read_diary(diary)}
         if not killed and len(workers) == 2:
             cluster.remove_node(cluster.second, allow_graceful=False)
             killed = True
     assert killed
     assert_each_once(outcomes, 80)
     # One unit was at work on the machine that went; all others were done once.
-    assert len(factories.diary(diary)) <= 80 + 1
+    assert len(factories.read_diary(diary)) <= 80 + 1

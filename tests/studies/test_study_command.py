@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from egcam.cli import app
-from egcam.studies import load_study, read_study
+from egcam.studies import load_study, read_study, unregister_engine
 from egcam.studies.store import Store
 from studies.tiny_study import STUDY, write_study
 
@@ -109,6 +109,7 @@ def test_failed_units_give_exit_code_1(tmp_path):
     ("arguments", "said"),
     [
         (["--engine", "rai"], "unknown engine 'rai'; did you mean 'ray'"),
+        (["--engine", "spark"], "unknown engine 'spark'; known are 'local', 'ray'"),
         (["--engine", "local", "--address", "auto"], "takes no address"),
         (["--shard", "3/2"], "write i/n with i from 1 to n"),
     ],
@@ -118,6 +119,36 @@ def test_wrong_use(tmp_path, arguments, said):
     result = run("run", file, "--out", tmp_path / "out", *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_from_a_plugin(tmp_path):
+    (tmp_path / "plugin.py").write_text(
+        """
+import egcam
+from pathlib import Path
+
+class Here:
+    def __init__(self, workers, address):
+        Path(__file__).with_name("asked").write_text(f"{workers} {address}")
+
+    def outcomes(self, job, shards):
+        work = job.open()
+        for shard in shards:
+            yield [work(unit) for unit in shard]
+
+egcam.studies.register_engine("plugin-engine", Here)
+"""
+    )
+    file = write_study(tmp_path, images=2, text=STUDY + '\n[run]\nplugins = ["plugin.py"]\n')
+    out = tmp_path / "out"
+    try:
+        result = run("run", file, "--out", out, "--engine", "plugin-engine", "--workers", 3, "--address", "somewhere")
+    finally:
+        unregister_engine("plugin-engine")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "asked").read_text() == "3 somewhere"
+    assert len(Store(out).done()) == 12
 
 
 def test_a_wrong_study_file(tmp_path):
@@ -129,7 +160,10 @@ def test_a_wrong_study_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_polite_kill_keeps_what_is_done(tmp_path):
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_polite_kill_keeps_what_is_done(tmp_path, engine):
+    if engine == "ray":
+        pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
     # One pass naps, so that the study is not over before it is stopped.
     file = write_study(tmp_path, images=4)
     model = tmp_path / "model.py"
@@ -144,6 +178,7 @@ def test_a_polite_kill_keeps_what_is_done(tmp_path):
     )
     out = tmp_path / "out"
     command = [sys.executable, "-m", "egcam", "study", "run", str(file), "--out", str(out), "--workers", "1"]
+    command += ["--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(out.glob("parts/*.parquet")):
@@ -152,5 +187,6 @@ def test_a_polite_kill_keeps_what_is_done(tmp_path):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "the same command goes on from there" in stderr
+    assert "\x1b[" not in stderr
     kept = Store(out).done()
     assert 0 < len(kept) < 24

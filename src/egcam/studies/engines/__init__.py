@@ -58,7 +58,7 @@ def unregister_engine(name: str) -> None:
 def engines() -> list[str]:
     """The names of all registered engines.
 
-    >>> engines()
+    >>> engines()[:2]
     ['local', 'ray']
     """
     return list(_factories)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from queue import Empty, Queue
+from queue import Empty, LifoQueue, Queue
 from time import monotonic
 from typing import Any, Protocol
 
@@ -52,7 +52,7 @@ def outcomes_of(
         start: starts a worker in the slot of that number.
         most: how many workers; there are never more than shards.
     """
-    pool = _Pool(job, deque(deque(shard) for shard in shards if len(shard) > 0), start, most)
+    pool = _Pool(job, [deque(shard) for shard in shards if len(shard) > 0], start, most)
     try:
         yield from pool.outcomes()
     finally:
@@ -60,87 +60,81 @@ def outcomes_of(
 
 
 class _Pool:
-    def __init__(self, job: Job, backlog: deque[deque[Unit]], start: Callable[[int], WorkerProcess], most: int) -> None:
-        self._job, self._backlog, self._start = job, backlog, start
+    def __init__(self, job: Job, shards: list[deque[Unit]], start: Callable[[int], WorkerProcess], most: int) -> None:
+        self._job, self._start = job, start
+        self._units = sum(map(len, shards))
+        # The last one put in is the next one taken, so that what a dead worker leaves behind is done first.
+        self._backlog: LifoQueue[deque[Unit] | None] = LifoQueue()
+        for shard in reversed(shards):
+            self._backlog.put(shard)
+        self._deaths: Counter[Unit] = Counter()
         self._workers: dict[int, WorkerProcess] = {}
         self._stopped, self._starting = False, threading.Lock()
-        size = min(most, len(backlog))
+        size = min(most, len(shards))
         self._threads = [
             threading.Thread(target=self._run, args=(slot,), name=f"egcam worker {slot}", daemon=True)
             for slot in range(size)
         ]
-        # What threads say: outcomes, and at their end why. Bounded: workers must not run ahead of a slow caller.
-        self._said: Queue[Outcome | BaseException | None] = Queue(maxsize=max(1, size))
+        # Outcomes, and why threads gave up. Bounded: workers must not run ahead of a caller who is slow to save.
+        self._arrived: Queue[Outcome | BaseException] = Queue(maxsize=max(1, size))
 
     def outcomes(self) -> Iterator[Sequence[Outcome]]:
-        left, running = sum(map(len, self._backlog)), len(self._threads)
-        death = WorkerDied("for no known reason")
+        left, running = self._units, len(self._threads)
         for thread in self._threads:
             thread.start()
         while left > 0:
-            said = self._said.get()
-            if isinstance(said, Outcome):
+            arrived = self._arrived.get()
+            if isinstance(arrived, Outcome):
                 left -= 1
-                yield [said]
-                continue
-            if isinstance(said, WorkerDied):
+                yield [arrived]
+            elif isinstance(arrived, WorkerDied):
                 # With others at work, this worker may have been one too many for the machine.
-                death = said
-            elif said is not None:
-                raise said
-            running -= 1
-            if running == 0 and left > 0:
-                raise EgcamError(_false_start_text(death))
+                running -= 1
+                if running == 0:
+                    raise EgcamError(_false_start_text(arrived))
+            else:
+                raise arrived
 
     def stop(self) -> None:
         with self._starting:
             self._stopped = True
-        for worker in list(self._workers.values()):
+        for worker in self._workers.values():
             worker.terminate()
+        for _ in self._threads:
+            self._backlog.put(None)
         patience = monotonic() + _SECONDS_TO_STOP
         while any(thread.is_alive() for thread in self._threads) and monotonic() < patience:
-            # A thread may be waiting for room to say something that nobody wants to hear any more.
+            # A thread may be waiting for room to hand over what nobody wants any more.
             with suppress(Empty):
-                self._said.get(timeout=0.01)
+                self._arrived.get(timeout=0.01)
 
     def _run(self, slot: int) -> None:
-        """Work until nothing is left; a shard that could not be finished goes back to the others."""
-        shard: deque[Unit] = deque()
-        end: BaseException | None = None
         try:
             # Before a shard is taken: on a cluster a worker may have to wait for room.
-            self._open_worker(slot)
-            while shard := self._next_shard():
-                while shard:
-                    outcome = self._outcome(slot, shard[0])
-                    shard.popleft()
-                    self._said.put(outcome)
+            worker = self._open_worker(slot)
+            while shard := self._backlog.get():
+                try:
+                    while shard:
+                        outcome = worker.ask(shard[0])
+                        shard.popleft()
+                        self._arrived.put(outcome)
+                except WorkerDied as death:
+                    self._on_worker_exit(shard, death)
+                    worker = self._open_worker(slot)
         except BaseException as error:
-            end = error
+            self._arrived.put(error)
+
+    def _on_worker_exit(self, shard: deque[Unit], death: WorkerDied) -> None:
+        """Give back what the worker leaves, its unit included unless that has used up its tries."""
+        unit = shard[0]
+        self._deaths[unit] += 1
+        deaths = self._deaths[unit]
+        if deaths > self._job.retries:
+            shard.popleft()
+            often = "once" if deaths == 1 else f"{deaths} times"
+            self._arrived.put(failed(unit, self._job.metrics, f"its worker died {often} ({death.how})"))
         if shard:
-            self._backlog.append(shard)
-        self._said.put(end)
-
-    def _next_shard(self) -> deque[Unit]:
-        try:
-            return self._backlog.popleft()
-        except IndexError:
-            return deque()
-
-    def _outcome(self, slot: int, unit: Unit) -> Outcome:
-        """A unit's outcome. A worker that dies is replaced and the unit tried again, as often as the job says."""
-        deaths = 0
-        while True:
-            worker = self._workers.get(slot) or self._open_worker(slot)
-            try:
-                outcome: Outcome = worker.ask(unit)
-                return outcome
-            except WorkerDied as death:
-                del self._workers[slot]
-                deaths += 1
-                if deaths > self._job.retries:
-                    often = "once" if deaths == 1 else f"{deaths} times"
-                    return failed(unit, self._job.metrics, f"its worker died {often} ({death.how})")
+            self._backlog.put(shard)
 
     def _open_worker(self, slot: int, false_starts: int = 0) -> WorkerProcess:
         """A worker that has opened the job; raises `WorkerDied` where one after the other dies of that."""
