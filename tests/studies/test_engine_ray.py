@@ -14,6 +14,7 @@ from egcam.studies.engines.local import LocalEngine
 from egcam.studies.engines.ray import RayEngine
 from studies import engine_factories as factories
 from studies.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
+from studies.engine_driver import TERMINATED
 
 ray = pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
 pytestmark = pytest.mark.slow
@@ -108,6 +109,15 @@ def test_a_driver_killed_leaves_no_worker_and_the_cluster_usable(cluster, tmp_pa
     wait_until(lambda: gone({process for process, _ in factories.read_diary(diary)}))
     engine = RayEngine(cluster.address)
     assert_each_once(flat(engine.outcomes(factories.job("numbers"), factories.shards(10))), 10)
+
+
+def test_the_drivers_own_handler_of_a_polite_kill_is_the_one_that_is_called(cluster, tmp_path):
+    diary = tmp_path / "diary"
+    driver = start_driver("ray", diary, cluster.address)
+    wait_until(lambda: factories.read_diary(diary), 120)
+    driver.terminate()
+    assert driver.wait() == TERMINATED
+    wait_until(lambda: gone({process for process, _ in factories.read_diary(diary)}))
 
 
 def test_a_machine_killed_in_mid_run(cluster, tmp_path):

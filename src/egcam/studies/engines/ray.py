@@ -177,13 +177,15 @@ def _connected(address: str | None, own_cores: int) -> Iterator[list[tuple[float
 @contextmanager
 def _signal_handlers_kept() -> Iterator[None]:
     """Ray handles SIGTERM by aborting the process; whoever handled it before may have something to save."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # None: not set by Python, and not to be had back.
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def _init(address: str | None, own_cores: int) -> None:
