@@ -17,8 +17,7 @@ from collections.abc import Iterator
 import psutil
 from units import METRICS, shards
 
-from egcam.studies.engines import make_engine
-from egcam.studies.engines.job import Job
+from egcam.studies.engines import Job, make_engine
 
 LOOKS = (0.1, 0.5, 1.0)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from egcam.studies.engines.job import Shard, Worker
+from egcam.studies.engines.base import Shard, Work
 from egcam.studies.outcomes import Outcome, Score, Unit
 
 METRICS = ("insertion", "deletion", "sparseness")
@@ -23,12 +23,12 @@ def outcome(unit: Unit, seconds: float = 0.0) -> Outcome:
     return Outcome(unit, f"{unit.image}.jpg", 0, 0, seconds, scores)
 
 
-def tiny(config: Mapping[str, Any]) -> Worker:
+def tiny(config: Mapping[str, Any]) -> Work:
     """Nothing to compute: what remains is the cost of scheduling."""
     return outcome
 
 
-def forward(config: Mapping[str, Any]) -> Worker:
+def forward(config: Mapping[str, Any]) -> Work:
     """A unit is `passes` forward passes of a network on one image."""
     import torch
     import torchvision

@@ -16,14 +16,13 @@ import time
 
 from units import METRICS, shards
 
-from egcam.studies.engines import make_engine
-from egcam.studies.engines.job import Job
+from egcam.studies.engines import Job, make_engine
 
 
 def rate(engine: str, workers: int, job: Job, seconds: float) -> float:
     """Units in a second, counted while all workers are at work."""
     done, start = 0, 0.0
-    running = make_engine(engine, workers=workers).outcomes(job, shards(10**9, 2))
+    running = make_engine(engine, workers=workers).outcomes(job, shards(10**6, 2))
     warm_up = 4 * workers
     for outcomes in running:
         now = time.perf_counter()

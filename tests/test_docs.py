@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import egcam
 from egcam.cli.app import app
 from egcam.registry import unregister
+from egcam.studies.engines import engines, unregister_engine
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -178,10 +179,12 @@ def _built(file: Path) -> nn.Module:
 @pytest.fixture
 def own_methods() -> Iterator[None]:
     """Take out of the registry what a page put in."""
-    before = set(egcam.methods())
+    before, engines_before = set(egcam.methods()), set(engines())
     yield
     for name in set(egcam.methods()) - before:
         unregister(name)
+    for name in set(engines()) - engines_before:
+        unregister_engine(name)
 
 
 def run(block: Block, names: dict[str, Any], page: Path) -> None:
@@ -367,6 +370,11 @@ def test_the_plugin_of_extending_works_in_its_study(folder: Path) -> None:
     assert np.isfinite(ours).all()
     assert len(ours) == 2
     assert not np.allclose(ours, plain), "another weighting is another map"
+    run(next(block for block in blocks(page, "python") if block.file == "in_process.py"), {}, page)
+    again = studies.run_study("median.toml", "again", engine="in-process").tables["efficientnet-lite0"]
+    np.testing.assert_allclose(again.values("median-cam", "sparseness"), ours, rtol=1e-6)
+    with pytest.raises(egcam.EgcamError, match="'in-process' is one worker, here"):
+        studies.run_study("median.toml", "more", engine="in-process", workers=2)
 
 
 # -- study files ------------------------------------------------------------------------------------

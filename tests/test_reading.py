@@ -467,3 +467,14 @@ def test_swin_of_torchvision(size):
     check(model.eval(), images, "features.5", from_last)
     check(model, images, "permute", as_is)
     assert egcam.find_layer(model, images) == "permute"
+
+
+class Passing(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images
+
+
+@pytest.mark.parametrize("size", [(1, 4), (4, 1), (1, 2)])
+def test_a_layer_as_narrow_as_the_image_is_read_as_the_image_is(size):
+    model = seeded(lambda: nn.Sequential(Passing(), nn.Flatten(), nn.Tanh(), nn.Linear(size[0] * size[1], 2))).eval()
+    check(model, pictures(*size, channels=1), "0", as_is)

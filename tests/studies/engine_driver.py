@@ -3,13 +3,17 @@
 python engine_driver.py local|ray DIARY [ADDRESS]
 """
 
+import signal
 import sys
 
 from egcam.studies.engines import make_engine
 from studies import engine_factories as factories
 
+TERMINATED = 3
+
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     name, diary = sys.argv[1:3]
     address = sys.argv[3] if len(sys.argv) > 3 else None
     engine = make_engine(name, workers=2, address=address)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from egcam.errors import EgcamError
-from egcam.studies.engines.job import Job, Shard, Worker
+from egcam.studies.engines.base import Job, Shard, Work
 from egcam.studies.outcomes import Outcome, Score, Unit
 
 METRICS = ("number", "other")
@@ -43,29 +44,33 @@ def number(unit: Unit) -> float:
     return unit.image**2 + 0.25
 
 
-def numbers(config: Mapping[str, Any]) -> Worker:
+def numbers(config: Mapping[str, Any]) -> Work:
     return lambda unit: outcome(unit, number(unit))
 
 
-def sleeping(config: Mapping[str, Any]) -> Worker:
+def sleeping(config: Mapping[str, Any]) -> Work:
     """Says in a file which process is at which unit, then takes its time."""
 
     def work(unit: Unit) -> Outcome:
-        with Path(config["diary"]).open("a") as diary:
-            diary.write(f"{os.getpid()} {unit.image}\n")
+        _note(Path(config["diary"]), unit)
         time.sleep(config["seconds"])
         return outcome(unit, number(unit))
 
     return work
 
 
-def diary(path: Path) -> list[tuple[int, int]]:
+def _note(diary: Path, unit: Unit) -> None:
+    with diary.open("a") as file:
+        file.write(f"{os.getpid()} {unit.image}\n")
+
+
+def read_diary(path: Path) -> list[tuple[int, int]]:
     """(process, image) as `sleeping` wrote them, a line being written left out."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [(int(process), int(image)) for process, image in (line.split() for line in lines)]
 
 
-def deadly(config: Mapping[str, Any]) -> Worker:
+def deadly(config: Mapping[str, Any]) -> Work:
     """The units in `images` kill their process: as often as `times` says, counted in files of the folder `marks`."""
 
     def work(unit: Unit) -> Outcome:
@@ -81,7 +86,7 @@ def deadly(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def crashing(config: Mapping[str, Any]) -> Worker:
+def crashing(config: Mapping[str, Any]) -> Work:
     """Image 1 reads where nothing is."""
 
     def work(unit: Unit) -> Outcome:
@@ -92,7 +97,53 @@ def crashing(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def raising(config: Mapping[str, Any]) -> Worker:
+def cut_off(config: Mapping[str, Any]) -> Work:
+    """Image 1, in its first worker, dies in the midst of sending an outcome larger than any pipe holds."""
+
+    def work(unit: Unit) -> Outcome:
+        diary, first = Path(config["diary"]), unit.image == 1
+        if first and not any(image == 1 for _, image in read_diary(diary)):
+            threading.Thread(target=_kill_while_sending, daemon=True).start()
+        _note(diary, unit)
+        return outcome(unit, number(unit), picture=bytes(100_000_000 if first else 1))
+
+    return work
+
+
+def _kill_while_sending() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    while True:
+        frame = sys._current_frames()[main]
+        if frame.f_code.co_name == "_send":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forking(config: Mapping[str, Any]) -> Work:
+    """Image 1 leaves a process behind that holds all the worker had open, and dies."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.image == 1:
+            if os.fork() == 0:
+                for _ in range(600):
+                    if Path(config["done"]).exists():
+                        os._exit(0)
+                    time.sleep(0.1)
+                Path(config["late"]).touch()
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def stubborn(config: Mapping[str, Any]) -> Work:
+    """Does not listen to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return sleeping(config)
+
+
+def raising(config: Mapping[str, Any]) -> Work:
     """Odd images raise, the third leaves, the fifth answers for another."""
 
     def work(unit: Unit) -> Outcome:
@@ -107,7 +158,7 @@ def raising(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def printing(config: Mapping[str, Any]) -> Worker:
+def printing(config: Mapping[str, Any]) -> Work:
     """Writes more than any pipe holds, to both streams and below Python, and reads its input to the end."""
 
     def work(unit: Unit) -> Outcome:
@@ -120,7 +171,7 @@ def printing(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def huge(config: Mapping[str, Any]) -> Worker:
+def huge(config: Mapping[str, Any]) -> Work:
     def work(unit: Unit) -> Outcome:
         coarse = np.random.default_rng(unit.image).random((224, 224), dtype=np.float32)
         return outcome(unit, number(unit), coarse=coarse, picture=bytes([unit.image]) * 1_000_000)
@@ -128,7 +179,7 @@ def huge(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def network(config: Mapping[str, Any]) -> Worker:
+def network(config: Mapping[str, Any]) -> Work:
     """A small network's answer to a random image, whose last digits depend on how sums are split among threads."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -145,11 +196,11 @@ def network(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def settings(config: Mapping[str, Any]) -> Worker:
+def settings(config: Mapping[str, Any]) -> Work:
     """The worker's threads, as its curves."""
-    import egcam.studies.engines.serving as serving
+    from egcam.studies.engines.worker import THREAD_VARIABLES
 
-    variables = [float(os.environ[name]) for name in serving.THREAD_VARIABLES]
+    variables = [float(os.environ[name]) for name in THREAD_VARIABLES]
 
     def work(unit: Unit) -> Outcome:
         threads = [torch.get_num_threads(), torch.get_num_interop_threads()]
@@ -158,15 +209,15 @@ def settings(config: Mapping[str, Any]) -> Worker:
     return work
 
 
-def refusing(config: Mapping[str, Any]) -> Worker:
+def refusing(config: Mapping[str, Any]) -> Work:
     raise EgcamError("the weights 'no-such-file.pt' are not there; download them first")
 
 
-def broken(config: Mapping[str, Any]) -> Worker:
+def broken(config: Mapping[str, Any]) -> Work:
     raise KeyError("no such setting")
 
 
-def stillborn(config: Mapping[str, Any]) -> Worker:
+def stillborn(config: Mapping[str, Any]) -> Work:
     """Dies while it is made."""
     print("the library cannot be loaded", file=sys.stderr, flush=True)
     os._exit(7)

@@ -91,12 +91,32 @@ def test_workers_killed_from_outside_in_mid_run(tmp_path):
     for batch in LocalEngine(workers=2).outcomes(job, factories.shards(60)):
         outcomes += batch
         if len(outcomes) >= 10 * (len(killed) + 1) and len(killed) < 2:
-            killed.append(factories.diary(diary)[-1][0])
+            killed.append(factories.read_diary(diary)[-1][0])
             os.kill(killed[-1], signal.SIGKILL)
     assert_each_once(outcomes, 60)
     assert len(set(killed)) == 2
     # Nothing is done twice but what was at work in a worker that was killed.
-    assert len(factories.diary(diary)) <= 60 + 2
+    assert len(factories.read_diary(diary)) <= 60 + 2
+
+
+def test_a_worker_killed_while_it_sends(tmp_path):
+    diary = tmp_path / "diary"
+    outcomes = flat(LocalEngine(workers=2).outcomes(factories.job("cut_off", diary=str(diary)), factories.shards(8, 2)))
+    assert_each_once(outcomes, 8)
+    assert len(next(outcome for outcome in outcomes if outcome.unit.image == 1).picture) == 100_000_000
+    assert [image for _, image in factories.read_diary(diary)].count(1) == 2
+
+
+def test_a_worker_whose_pipe_is_held_by_what_it_started(tmp_path):
+    done, late = tmp_path / "done", tmp_path / "late"
+    job = factories.job("forking", retries=0, done=str(done), late=str(late))
+    outcomes = flat(LocalEngine(workers=1).outcomes(job, factories.shards(3)))
+    done.touch()
+    assert not late.exists()
+    assert_each_once(outcomes, 3, but=[1])
+    assert [outcome.error for outcome in outcomes if outcome.error] == [
+        "its worker died once (signal 9: killed, often for lack of memory)"
+    ]
 
 
 def test_a_job_that_cannot_be_opened_ends_the_run():
@@ -113,9 +133,10 @@ def test_workers_that_die_at_the_start_are_quoted():
         flat(LocalEngine(workers=1).outcomes(factories.job("stillborn"), factories.shards(8)))
 
 
-def test_leaving_early_ends_the_workers(tmp_path):
+@pytest.mark.parametrize("factory", ["sleeping", "stubborn"])
+def test_leaving_early_ends_the_workers(tmp_path, factory):
     before = children()
-    job = factories.job("sleeping", diary=str(tmp_path / "diary"), seconds=0.2)
+    job = factories.job(factory, diary=str(tmp_path / "diary"), seconds=0.2)
     running = LocalEngine(workers=2).outcomes(job, factories.shards(1000))
     next(running)
     workers = children() - before
@@ -141,16 +162,16 @@ def test_an_error_in_the_caller_ends_the_workers(tmp_path):
 def test_no_worker_outlives_its_driver(tmp_path, number):
     diary = tmp_path / "diary"
     driver = start_driver("local", diary)
-    wait_until(lambda: len({process for process, _ in factories.diary(diary)}) == 2)
-    workers = [process for process, _ in factories.diary(diary)]
+    wait_until(lambda: len({process for process, _ in factories.read_diary(diary)}) == 2)
+    workers = [process for process, _ in factories.read_diary(diary)]
     assert not gone(workers)
     driver.send_signal(number)
     assert driver.wait() != 0
     wait_until(lambda: gone(workers), 10)
     # Not even the units they were at are finished: nothing is written any more.
-    written = len(factories.diary(diary))
+    written = len(factories.read_diary(diary))
     time.sleep(0.5)
-    assert len(factories.diary(diary)) == written
+    assert len(factories.read_diary(diary)) == written
 
 
 def test_workers_by_cores_and_gpus(monkeypatch):

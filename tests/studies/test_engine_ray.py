@@ -11,9 +11,10 @@ import pytest
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.local import LocalEngine
-from egcam.studies.engines.ray_engine import RayEngine
+from egcam.studies.engines.ray import RayEngine
 from studies import engine_factories as factories
 from studies.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
+from studies.engine_driver import TERMINATED
 
 ray = pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
 pytestmark = pytest.mark.slow
@@ -92,22 +93,31 @@ def test_a_worker_killed_from_outside_in_mid_run(cluster, tmp_path):
     for batch in RayEngine(cluster.address).outcomes(job, factories.shards(60)):
         outcomes += batch
         if len(outcomes) >= 10 and not killed:
-            killed.append(factories.diary(diary)[-1][0])
+            killed.append(factories.read_diary(diary)[-1][0])
             os.kill(killed[0], signal.SIGKILL)
     assert_each_once(outcomes, 60)
-    assert len(factories.diary(diary)) <= 60 + 1
-    assert gone({process for process, _ in factories.diary(diary)})
+    assert len(factories.read_diary(diary)) <= 60 + 1
+    assert gone({process for process, _ in factories.read_diary(diary)})
 
 
 def test_a_driver_killed_leaves_no_worker_and_the_cluster_usable(cluster, tmp_path):
     diary = tmp_path / "diary"
     driver = start_driver("ray", diary, cluster.address)
-    wait_until(lambda: len({process for process, _ in factories.diary(diary)}) == 2)
+    wait_until(lambda: len({process for process, _ in factories.read_diary(diary)}) == 2)
     driver.kill()
     driver.wait()
-    wait_until(lambda: gone({process for process, _ in factories.diary(diary)}))
+    wait_until(lambda: gone({process for process, _ in factories.read_diary(diary)}))
     engine = RayEngine(cluster.address)
     assert_each_once(flat(engine.outcomes(factories.job("numbers"), factories.shards(10))), 10)
+
+
+def test_the_drivers_own_handler_of_a_polite_kill_is_the_one_that_is_called(cluster, tmp_path):
+    diary = tmp_path / "diary"
+    driver = start_driver("ray", diary, cluster.address)
+    wait_until(lambda: factories.read_diary(diary), 120)
+    driver.terminate()
+    assert driver.wait() == TERMINATED
+    wait_until(lambda: gone({process for process, _ in factories.read_diary(diary)}))
 
 
 def test_a_machine_killed_in_mid_run(cluster, tmp_path):
@@ -117,11 +127,11 @@ def test_a_machine_killed_in_mid_run(cluster, tmp_path):
     killed = False
     for batch in RayEngine(cluster.address).outcomes(job, factories.shards(80, 3)):
         outcomes += batch
-        workers = {process for process, _ in factories.diary(diary)}
+        workers = {process for process, _ in factories.read_diary(diary)}
         if not killed and len(workers) == 2:
             cluster.remove_node(cluster.second, allow_graceful=False)
             killed = True
     assert killed
     assert_each_once(outcomes, 80)
     # One unit was at work on the machine that went; all others were done once.
-    assert len(factories.diary(diary)) <= 80 + 1
+    assert len(factories.read_diary(diary)) <= 80 + 1

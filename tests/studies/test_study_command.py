@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from egcam.cli import app
-from egcam.studies import load_study, read_study
+from egcam.studies import load_study, read_study, unregister_engine
 from egcam.studies.store import Store
 from studies.tiny_study import STUDY, write_study
 
@@ -110,6 +110,7 @@ def test_failed_units_give_exit_code_1(tmp_path):
     ("arguments", "said"),
     [
         (["--engine", "rai"], "unknown engine 'rai'; did you mean 'ray'"),
+        (["--engine", "spark"], "unknown engine 'spark'; known are 'local', 'ray'"),
         (["--engine", "local", "--address", "auto"], "takes no address"),
         (["--shard", "3/2"], "write i/n with i from 1 to n"),
     ],
@@ -119,6 +120,36 @@ def test_wrong_use(tmp_path, arguments, said):
     result = run("run", file, "--out", tmp_path / "out", *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_from_a_plugin(tmp_path):
+    (tmp_path / "plugin.py").write_text(
+        """
+import egcam
+from pathlib import Path
+
+class Here:
+    def __init__(self, workers, address):
+        Path(__file__).with_name("asked").write_text(f"{workers} {address}")
+
+    def outcomes(self, job, shards):
+        work = job.open()
+        for shard in shards:
+            yield [work(unit) for unit in shard]
+
+egcam.studies.register_engine("plugin-engine", Here)
+"""
+    )
+    file = write_study(tmp_path, images=2, text=STUDY + '\n[run]\nplugins = ["plugin.py"]\n')
+    out = tmp_path / "out"
+    try:
+        result = run("run", file, "--out", out, "--engine", "plugin-engine", "--workers", 3, "--address", "somewhere")
+    finally:
+        unregister_engine("plugin-engine")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "asked").read_text() == "3 somewhere"
+    assert len(Store(out).done()) == 12
 
 
 @pytest.mark.parametrize("before", [["run", "study.toml", "--out"], ["status"], ["report"]])

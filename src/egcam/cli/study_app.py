@@ -79,7 +79,9 @@ def run(
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="RESULTS", help="The folder for results, or an fsspec URL.")
     ] = "results",
-    engine: Annotated[str, typer.Option(metavar="local|ray", help="Where the work is done.")] = "local",
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="Where the work is done; plugins may add more.")
+    ] = "local",
     address: Annotated[
         str | None, typer.Option(metavar="A", help="A Ray cluster: auto, host:port or ray://host:port.")
     ] = None,

@@ -50,14 +50,25 @@ def axis_of_module(module: nn.Module, shape: tuple[int, ...]) -> Axis | None:
     ('channels-first', 'channels-last')
     >>> axis_of_module(nn.ReLU(), (1, 8, 8, 8)) is None
     True
+    >>> axis_of_module(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), (1, 8, 8, 8))
+    'channels-first'
     """
     if len(shape) != 4:
         return None
+    if type(module).forward is nn.Sequential.forward:
+        return _axis_of_sequence(list(module.children()), shape)
     if isinstance(module, _CHANNELS_FIRST):
         return "channels-first"
     if isinstance(module, nn.Linear):
         return "channels-last"
     return _axis_of_norm(module, shape)
+
+
+def _axis_of_sequence(modules: list[nn.Module], shape: tuple[int, ...]) -> Axis | None:
+    """That of the last module which is no mere function of single numbers."""
+    kept = ("torch.nn.modules.activation", "torch.nn.modules.dropout")
+    telling = [module for module in modules if type(module).__module__ not in kept]
+    return axis_of_module(telling[-1], shape) if telling else None
 
 
 def normalised_axis(module: nn.Module) -> int | None:
@@ -90,8 +101,12 @@ def axis_of_shape(shape: tuple[int, ...], image: tuple[int, int], told: set[Axis
         'channels-last'
         >>> axis_of_shape((1, 8, 8, 8), (64, 64), set()) is None
         True
+        >>> axis_of_shape((1, 1, 1, 4), (1, 4), set())
+        'channels-first'
     """
-    first, last = fits((shape[2], shape[3]), image), fits((shape[1], shape[2]), image)
+    first = fits((shape[2], shape[3]), image)
+    # A single place would be no map.
+    last = shape[1] * shape[2] > 1 and fits((shape[1], shape[2]), image)
     if told == {"channels-first"}:
         return "channels-first"
     if told == {"channels-last"}:

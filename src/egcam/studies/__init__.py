@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from egcam.studies.config import StudyError, load_study, read_study
+    from egcam.studies.engines import register_engine, unregister_engine
     from egcam.studies.estimation import Estimate, estimate
     from egcam.studies.preset_files import preset, presets
     from egcam.studies.progress import Status, status
@@ -35,8 +36,10 @@ _WHERE = {
     "preset": "preset_files",
     "presets": "preset_files",
     "read_study": "config",
+    "register_engine": "engines",
     "run_study": "runner",
     "status": "progress",
+    "unregister_engine": "engines",
     "write_report": "report.report",
 }
 __all__ = [
@@ -52,8 +55,10 @@ __all__ = [
     "preset",
     "presets",
     "read_study",
+    "register_engine",
     "run_study",
     "status",
+    "unregister_engine",
     "write_report",
 ]
 

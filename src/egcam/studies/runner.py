@@ -12,8 +12,7 @@ from egcam.studies.bench import BEGAN_WITH, check_data
 from egcam.studies.config import as_dict, identity, load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
-from egcam.studies.engines import make_engine
-from egcam.studies.engines.job import Engine, Job, Shard
+from egcam.studies.engines import Engine, Job, Shard, make_engine
 from egcam.studies.inputs import Inputs, check_unchanged, sampled
 from egcam.studies.manifest import DataRecord, Manifest, names_checksum, versions
 from egcam.studies.networks import Described, describe_networks
@@ -88,8 +87,8 @@ def run_study(
     Args:
         study: a study or its TOML file.
         out: the folder for results: a path, or a URL that fsspec understands.
-        engine: "local", "ray", or an engine.
-        workers: how many processes; None is as many as suit.
+        engine: "local", "ray", the name of an engine registered with `register_engine`, or an engine.
+        workers: how many processes; None is one per available core or GPU.
         address: of a Ray cluster.
         limit: only the first so many images; the same call without it goes on with the rest.
         part: (i, n) does every n-th image; other parts may run elsewhere into the same folder at the same time.
@@ -104,6 +103,8 @@ def run_study(
         >>> print(results.tables["vgg16"].to_markdown())                   # doctest: +SKIP
     """
     found = study if isinstance(study, Study) else load_study(study)
+    # After the plugins, which may register an engine; before the folder, which a mistyped name should not leave behind.
+    made = make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
     data = open_dataset(found.data)
     check_data(found, data)
     store = Store(out)
@@ -120,7 +121,6 @@ def run_study(
         agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged)
         (watcher or Watcher()).begins(agenda)
         if todo:
-            made = make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
             job = job_of(found, store.manifest)
             _work(agenda, job, store, inputs, made, workers, watcher or Watcher())
     return Results.of(store)

@@ -1,33 +1,88 @@
-"""Where the units of a study are worked on: on this machine, or on a Ray cluster."""
+"""Where the units of a study are worked on: on this machine, on a Ray cluster, or on an engine of one's own."""
 
 from __future__ import annotations
 
-from egcam.errors import EgcamError, near_misses
-from egcam.studies.engines.job import Engine
+from collections.abc import Callable
+from typing import TypeAlias
 
-ENGINES = ("local", "ray")
+from egcam.errors import EgcamError, near_misses
+from egcam.studies.engines.base import Engine, Job, Shard
+
+EngineFactory: TypeAlias = Callable[..., Engine]
+__all__ = ["Engine", "Job", "Shard", "engines", "make_engine", "register_engine", "unregister_engine"]
+
+
+def _local(workers: int | None, address: str | None) -> Engine:
+    from egcam.studies.engines.local import LocalEngine
+
+    if address is not None:
+        raise EgcamError(f"the engine 'local' takes no address ({address!r}); a cluster needs the engine 'ray'")
+    return LocalEngine(workers)
+
+
+def _ray(workers: int | None, address: str | None) -> Engine:
+    from egcam.studies.engines.ray import RayEngine
+
+    return RayEngine(address, workers)
+
+
+_factories: dict[str, EngineFactory] = {"local": _local, "ray": _ray}
+
+
+def register_engine(name: str, factory: EngineFactory) -> None:
+    """Add an engine under a name of its own, for `run_study(engine=name)` and `egcam study run --engine name`.
+
+    Args:
+        name: what it is asked for by.
+        factory: called with the keywords `workers` and `address`, each None where the user gave none; must return an
+            `Engine`. It should refuse what it cannot use.
+
+    Example:
+        >>> from egcam.studies.engines.local import LocalEngine
+        >>> register_engine("one-process", lambda workers, address: LocalEngine(workers=1))
+        >>> make_engine("one-process").workers
+        1
+        >>> unregister_engine("one-process")
+    """
+    if name in _factories:
+        raise EgcamError(f"an engine called {name!r} is registered already")
+    _factories[name] = factory
+
+
+def unregister_engine(name: str) -> None:
+    """Take an engine out of the registry again."""
+    _factory(name)
+    del _factories[name]
+
+
+def engines() -> list[str]:
+    """The names of all registered engines.
+
+    >>> engines()[:2]
+    ['local', 'ray']
+    """
+    return list(_factories)
 
 
 def make_engine(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:
-    """The engine of that name: "local" or "ray".
+    """The engine of that name.
 
     Args:
-        name: which.
-        workers: how many, None for as many as suit the machine or cluster.
+        name: one of `engines()`.
+        workers: how many; None for one per available core or GPU.
         address: of an existing Ray cluster; None starts Ray on this machine for as long as the study runs.
 
     Example:
         >>> make_engine("local", workers=2).workers
         2
     """
-    if name == "local":
-        if address is not None:
-            raise EgcamError(f"the engine 'local' takes no address ({address!r}); a cluster needs the engine 'ray'")
-        from egcam.studies.engines.local import LocalEngine
+    engine = _factory(name)(workers=workers, address=address)
+    if not callable(getattr(engine, "outcomes", None)):
+        raise EgcamError(f"the factory of engine {name!r} returned {engine!r}, which has no method 'outcomes'")
+    return engine
 
-        return LocalEngine(workers)
-    if name == "ray":
-        from egcam.studies.engines.ray_engine import RayEngine
 
-        return RayEngine(address, workers)
-    raise EgcamError(f"unknown engine {name!r}; {near_misses(name, ENGINES)}")
+def _factory(name: str) -> EngineFactory:
+    if name not in _factories:
+        raise EgcamError(f"unknown engine {name!r}; {near_misses(name, _factories)}")
+    return _factories[name]

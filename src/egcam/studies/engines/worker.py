@@ -1,7 +1,7 @@
-"""A local worker's process: `python -m egcam.studies.engines.worker FD`, started by `LocalEngine`.
+"""The worker's side of every engine: open the job once, then turn units into outcomes one by one.
 
-FD is a socket to the driver. Standard input, output and error stay free for whatever a method or plugin does with
-them. The socket brings the job, then shards; outcomes go back on it.
+`python -m egcam.studies.engines.worker FD` is a local worker's process. FD is a pipe to the driver; standard input,
+output and error stay free for whatever a method or plugin does with them.
 """
 
 from __future__ import annotations
@@ -10,34 +10,100 @@ import faulthandler
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import traceback
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
-from socket import socket
+from typing import Any
 
-from egcam.studies.engines.frames import pack, received
-from egcam.studies.engines.job import Shard
-from egcam.studies.engines.serving import serve
+from egcam.errors import EgcamError
+from egcam.studies.engines.base import Job
+from egcam.studies.outcomes import Outcome, Unit, failed
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Environment variables that hold numeric libraries to `threads`; they are read when a library is imported.
+
+    >>> thread_environment(2)["OMP_NUM_THREADS"]
+    '2'
+    """
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+class Worker:
+    """Opens a job, then does its units."""
+
+    def answer(self, request: Job | Unit) -> str | Outcome | None:
+        """To a job: why it cannot be opened, or None where it can. To a unit: its outcome, failed if it raised."""
+        try:
+            if isinstance(request, Job):
+                self._open(request)
+                return None
+            outcome = self._work(request)
+            if outcome.unit != request:
+                raise RuntimeError(f"asked for {request}, the worker gave {outcome.unit}")
+            return outcome
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            cause = cause_of(error)
+            return cause if isinstance(request, Job) else failed(request, self._metrics, cause)
+
+    def _open(self, job: Job) -> None:
+        import torch
+
+        torch.set_num_threads(job.threads)
+        # Allowed once in a process and only before the first operation; the environment's variables do the rest.
+        with suppress(RuntimeError):
+            torch.set_num_interop_threads(1)
+        self._metrics, self._work = job.metrics, job.open()
+
+
+def cause_of(error: BaseException) -> str:
+    """An exception in a line: its kind, text and place. Errors egcam raises on purpose need no more than their text.
+
+    >>> cause_of(EgcamError("no weights"))
+    'no weights'
+    >>> cause_of(ValueError("no weights"))
+    'ValueError: no weights'
+    """
+    if isinstance(error, EgcamError):
+        return str(error)
+    kind, text = type(error).__name__, str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return (f"{kind}: {text}" if text else kind) + place
 
 
 def main() -> None:
-    """Serve until the driver hangs up."""
+    """Answer what comes in until the driver hangs up."""
     faulthandler.enable()
-    connection = socket(fileno=int(sys.argv[1]))
-    connection.set_inheritable(False)
-    incoming = received(connection)
-    job = next(incoming, None)
-    if job is None:
-        return
-    shards: SimpleQueue[Shard] = SimpleQueue()
-    threading.Thread(target=_listen, args=(incoming, shards), daemon=True).start()
-    serve(job, iter(shards.get, None), lambda message: connection.sendall(pack(message)))
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    connection = Connection(descriptor)
+    requests: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, requests), daemon=True).start()
+    worker = Worker()
+    while True:
+        connection.send(worker.answer(requests.get()))
 
 
-def _listen(incoming: Iterator[Shard], shards: SimpleQueue[Shard]) -> None:
-    for shard in incoming:
-        shards.put(shard)
-    # The driver is gone: nobody waits for what is being computed, so end in the middle of it.
-    os._exit(0)
+def _listen(connection: Connection, requests: SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            requests.put(connection.recv())
+    except (EOFError, OSError):
+        # The driver is gone: nobody waits for what is being computed, so end in the middle of it.
+        os._exit(0)
 
 
 if __name__ == "__main__":

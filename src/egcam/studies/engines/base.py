@@ -1,4 +1,4 @@
-"""What a worker must know before it is given units."""
+"""What an engine is given and what it gives back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from egcam.studies.outcomes import Outcome, Unit
 
 Shard: TypeAlias = Sequence[Unit]
-Worker: TypeAlias = Callable[[Unit], Outcome]
+Work: TypeAlias = Callable[[Unit], Outcome]
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Job:
     retries: int = 2
     device: str | None = None
 
-    def open(self) -> Worker:
+    def open(self) -> Work:
         """What turns a unit into its outcome, made in the worker."""
         module, _, function = self.factory.partition(":")
-        made: Worker = getattr(import_module(module), function)(self.config)
-        return made
+        work: Work = getattr(import_module(module), function)(self.config)
+        return work
 
 
 class Engine(Protocol):
