@@ -90,7 +90,8 @@ def test_captums_layer_conductance(layer: str) -> None:
         images, torch.zeros_like(images), target=1, n_steps=600, method="riemann_trapezoid"
     )
     ours = summed(model, layer, egcam.Integrated(600, difference="increment"))(images, target=1)
-    torch.testing.assert_close(ours.maps, theirs.sum(1).detach(), rtol=1e-3, atol=1e-4)
+    theirs = theirs.sum(1).detach()  # the gradient at the end of each step rather than in its middle
+    torch.testing.assert_close(ours.maps, theirs, rtol=0, atol=0.01 * float(theirs.abs().max()))
 
 
 @pytest.mark.parametrize("layer", ["first", "second"])
@@ -113,7 +114,7 @@ def test_expected_is_complete_as_samples_grow(sampling: str) -> None:
     found = summed(model, "first", gradient)(images, target=1)
     with torch.no_grad():
         rise = model(images)[:, 1] - model(others)[:, 1].mean()
-    bound = 0.05 if sampling == "monte-carlo" else 2e-3
+    bound = {"lattice": 2e-3, "stratified": 5e-2, "monte-carlo": 0.1}[sampling] * float(rise.abs().max())
     torch.testing.assert_close(found.completeness.total, rise, rtol=0, atol=bound)
     torch.testing.assert_close(found.completeness.expected, rise, rtol=0, atol=bound)
     assert float(found.completeness.gap.abs().max()) < bound
