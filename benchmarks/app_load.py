@@ -27,9 +27,9 @@ import psutil
 import torch
 from PIL import Image
 
-from egcam.comparison import applicable
+from egcam.attribution.registry import create
 from egcam.models.zoo import Classifier, load
-from egcam.registry import create
+from egcam.photos.comparison import applicable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from app.visitor import Visitor

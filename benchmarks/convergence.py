@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam.explainers.averaging import replicate_sizes
-from egcam.explainers.sampling import SAMPLINGS, Sampling, scheme
-from egcam.images import read_image
+from egcam.attribution.averaging import replicate_sizes
+from egcam.attribution.references import Visit, blurred
+from egcam.attribution.sampling import SAMPLINGS, Sampling, scheme
 from egcam.models import zoo
-from egcam.references import Visit, blurred
+from egcam.photos.files import read_image
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("EGCAM_DATA", "."))

@@ -19,8 +19,8 @@ import torch
 
 import networks
 from egcam import ExpectedGradCAM
-from egcam.images import read_image
 from egcam.models import zoo
+from egcam.photos.files import read_image
 
 SAMPLES = (8, 16, 32, 64, 128)
 SCHEMES = ("monte-carlo", "lattice")

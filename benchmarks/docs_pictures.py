@@ -28,8 +28,8 @@ from egcam import figures
 from egcam.figures.page import Page
 from egcam.figures.pictures import as_rgb, draw_coarse, draw_overlay, draw_picture
 from egcam.models.zoo import Classifier
-from egcam.studies.saturation import figures as saturation_figures
-from egcam.studies.saturation.measure import normalised_black
+from egcam.saturation_check import figures as saturation_figures
+from egcam.saturation_check.measure import normalised_black
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures"
 # At the network's last layer the head is linear and all gradients agree; inside it they do not.
@@ -123,7 +123,7 @@ def path(studio: Studio) -> Figure:
     """Points between three kinds of reference and the cat, and the plain CAM at each."""
     shares = (0.0, 0.25, 0.5, 0.75, 1.0)
     starts = {
-        "blurred copy": egcam.references.blurred().draw(studio.cat, [0], 0, 0).images[0],
+        "blurred copy": egcam.attribution.references.blurred().draw(studio.cat, [0], 0, 0).images[0],
         "black": torch.tensor(normalised_black(*studio.pixel_statistics))[:, None, None].expand_as(studio.cat[0]),
         "other image": studio.input("coffee"),
     }
@@ -204,8 +204,8 @@ def references(studio: Studio) -> Figure:
         "mixed (default)": "mixed",
         "blurred": "blurred",
         "colours": "colours",
-        "black": egcam.references.black(*studio.pixel_statistics),
-        "white": egcam.references.white(*studio.pixel_statistics),
+        "black": egcam.attribution.references.black(*studio.pixel_statistics),
+        "white": egcam.attribution.references.white(*studio.pixel_statistics),
     }
     row = [studio.explain(studio.cat, "expected-grad-cam", reference=kind).heatmaps[0] for kind in kinds.values()]
     return _overlays(picture, [row[:3], row[3:]], ["", ""], list(kinds))

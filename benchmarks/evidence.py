@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as called
-from egcam.metrics.tables import Table
 from egcam.studies import Results
 
 OURS = "expected-grad-cam"

@@ -18,8 +18,8 @@ import torch
 from PIL import ImageOps
 from torch import Tensor, nn
 
-from egcam.images import read_image
 from egcam.models.preprocessing import Preprocessing
+from egcam.photos.files import read_image
 from networks import body, coarse_class
 
 Images = list[tuple[Path, int]]

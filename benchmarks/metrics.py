@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from egcam import metrics
-from egcam.evaluation import evaluate
+from egcam.evaluation.evaluate import evaluate
 
 QUIET = {"disable_warnings": True, "display_progressbar": False}
 

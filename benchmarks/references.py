@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 import egcam
-from egcam.images import read_image
 from egcam.models import zoo
+from egcam.photos.files import read_image
 
 MADE = ("blurred", "black", "white", "constant", "noise", "uniform")
 
@@ -59,11 +59,11 @@ def main() -> None:
         print(f"| Expected, {name} | {found.mean():.4f} | {gain.mean():+.4f} ± {half:.4f} |", flush=True)
 
 
-def _made(name: str, classifier: zoo.Classifier) -> egcam.references.Reference:
+def _made(name: str, classifier: zoo.Classifier) -> egcam.attribution.references.Reference:
     if name in ("black", "white"):
         make = getattr(egcam.references, name)
         return make(classifier.preprocessing.mean, classifier.preprocessing.std)
-    return egcam.references.as_reference(name)
+    return egcam.attribution.references.as_reference(name)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def part_cams(repeats: int) -> None:
         model = network(name)
         calls: dict[str, Callable[[], object]] = {"plain forward": plain_forward(model, images)}
         for method in ("grad-cam", "grad-cam++", "xgrad-cam", "hires-cam", "layer-cam"):
-            explainer = egcam.registry.create(method, model, layer=LAYERS[name], signed=True)
+            explainer = egcam.attribution.registry.create(method, model, layer=LAYERS[name], signed=True)
             calls[f"egcam {method}"] = lambda explainer=explainer, images=images: explainer(images, target=5)
         calls |= peers(name, network(name), images)
         found, ratios = medians(calls, repeats)

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from egcam.studies.engines.base import Shard, Work
-from egcam.studies.outcomes import Outcome, Score, Unit
+from egcam.studies.records import Outcome, Score, Unit
 
 METRICS = ("insertion", "deletion", "sparseness")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam import registry
+from egcam.attribution import registry
 
 METHODS = tuple(egcam.methods())
 AT_LAYER = tuple(name for name in METHODS if "layer" in registry.takes(name))

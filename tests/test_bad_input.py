@@ -116,7 +116,7 @@ def test_numbers_and_switches(how, said):
         (lambda: egcam.RandomSubset(patch=0), "patch"),
         (lambda: egcam.GradCAM(small_net(), gradient="expected"), "egcam.Expected()"),
         (lambda: egcam.GradientCAM(small_net(), weighting=3), "Weighting"),
-        (lambda: egcam.registry.register("grad-cam", egcam.GradCAM), "registered already"),
+        (lambda: egcam.attribution.registry.register("grad-cam", egcam.GradCAM), "registered already"),
         (lambda: references.blurred(-1.0).draw(pictures(), [0, 1], 0, 0), "positive"),
         (lambda: references.black(mean=[0.1, 0.2]).draw(pictures(), [0, 1], 0, 0), "2 channel values"),
     ],

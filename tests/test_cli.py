@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from egcam import Explanation
 from egcam.cli import app
-from egcam.images import read_image
 from egcam.models.zoo import load
+from egcam.photos.files import read_image
 
 OWN = """
 import torch
@@ -122,8 +122,8 @@ def test_json_is_one_document_with_the_numbers_of_the_files() -> None:
 @pytest.mark.usefixtures("place")
 def test_the_map_is_the_one_python_gives() -> None:
     from egcam import explain
-    from egcam.images import read_image
     from egcam.models.zoo import load
+    from egcam.photos.files import read_image
 
     run("explain", "one.png", "--method", "layer-cam", "--target", "2")
     classifier = load("own.py:small")
@@ -268,8 +268,8 @@ def test_options_a_method_has_no_use_for_are_named() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_baselines_are_black_as_the_network_sees_it() -> None:
-    from egcam.comparison import applicable
     from egcam.models.zoo import load
+    from egcam.photos.comparison import applicable
 
     baseline = applicable("integrated-gradients", load("own.py:small"), {"seed": 0})["baseline"]
     drawn = baseline.draw(torch.rand(1, 3, 4, 4), [0], 0, 0).images
@@ -347,7 +347,7 @@ def test_a_zero_map_is_warned_about_with_its_file() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_sharpness_changes_the_pictures_and_no_number() -> None:
-    from egcam.plots import heatmap_image, overlay_image
+    from egcam.drawing.overlays import heatmap_image, overlay_image
 
     document = {}
     for sharpness in ("1", "2"):
@@ -497,7 +497,7 @@ def test_methods_of_ones_own_come_from_a_plugin(place: Path) -> None:
         assert result.exit_code == 0, result.output
         assert "cli-test-cam" in result.stdout
     finally:
-        from egcam.registry import unregister
+        from egcam.attribution.registry import unregister
 
         unregister("cli-test-cam")
     missing = CliRunner().invoke(app, ["--plugin", "nowhere.py", "methods"])

@@ -12,8 +12,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from egcam import Explanation, methods
-from egcam.comparison import Comparison, Prediction, Result
-from egcam.gallery import page
+from egcam.photos.comparison import Comparison, Prediction, Result
+from egcam.photos.gallery import page
 
 
 def fake(title: str) -> Comparison:
@@ -62,7 +62,7 @@ def test_comparison_grid_labels_everything() -> None:
 
 
 def test_only_what_is_too_slow_is_shown_once() -> None:
-    from egcam.demo import too_slow
+    from egcam.photos.demo import too_slow
 
     seconds = {"a": 1.0, "b": 30.0, "c": 10.0}
     assert too_slow(seconds, 4, 170) == []
@@ -77,8 +77,8 @@ def test_only_what_is_too_slow_is_shown_once() -> None:
 @pytest.mark.slow
 def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("skimage")
-    from egcam import demo
-    from egcam.demo import PHOTOGRAPHS, SLOW, run_demo
+    from egcam.photos import demo
+    from egcam.photos.demo import PHOTOGRAPHS, SLOW, run_demo
 
     monkeypatch.setattr(demo, "_QUICK_SAMPLES", 2)
 
@@ -100,9 +100,9 @@ def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path, monkeypatc
 
 
 def test_demo_command_says_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from egcam import demo
     from egcam.cli import app
     from egcam.cli import demo as command
+    from egcam.photos import demo
 
     def run(folder: Path, quick: bool, patience: float, progress: object) -> demo.Demo:
         shown = tuple(fake(one.name) for one in demo.PHOTOGRAPHS)

@@ -23,8 +23,8 @@ import typer
 from torch import Tensor, nn
 
 import egcam
-from egcam.cli.app import app
-from egcam.registry import unregister
+from egcam.attribution.registry import unregister
+from egcam.cli.commands import app
 from egcam.studies.engines import engines, unregister_engine
 
 ROOT = Path(__file__).parents[1]

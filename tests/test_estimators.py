@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam.explainers.moments import Moments
-from egcam.explainers.sampling import SAMPLINGS, Sampling
-from egcam.explainers.weightings import Elementwise, GradientMean
+from egcam.attribution.moments import Moments
+from egcam.attribution.sampling import SAMPLINGS, Sampling
+from egcam.attribution.weightings import Elementwise, GradientMean
 from networks import (
     IMAGE,
     TwoHalves,
@@ -89,7 +89,7 @@ def activations_at(network: nn.Module, points: Tensor) -> Tensor:
 @each_weighting
 def test_one_constant_reference_tends_to_integrated(cam: type[egcam.GradientCAM]) -> None:
     network, images = smooth_everywhere(), pictures(2)
-    baseline = egcam.references.constant([0.3, -0.7])
+    baseline = egcam.attribution.references.constant([0.3, -0.7])
     truth = signed_map(cam, network, egcam.Integrated(2000, baseline=baseline), images)
     found = signed_map(cam, network, egcam.Expected(baseline, 512), images)
     assert relative(found, truth) < 1e-3
@@ -831,7 +831,7 @@ def test_map_does_not_depend_on_the_global_seed_nor_change_it(part: str) -> None
 
 
 def test_a_kernel_may_be_given_as_a_mapping():
-    from egcam.explainers.kernels import as_kernel
+    from egcam.attribution.kernels import as_kernel
 
     assert as_kernel({"distribution": "uniform", "scale": 0.5, "draws": 2}) == egcam.Kernel("uniform", 0.5, draws=2)
     with pytest.raises(egcam.EgcamError, match="a kernel has no option 'scal'; did you mean 'scale'"):

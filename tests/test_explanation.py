@@ -18,7 +18,7 @@ from torch import Tensor
 
 import egcam
 from egcam import Explanation
-from egcam.palette import signed_colors
+from egcam.drawing.palette import signed_colors
 from small_models import METHODS, explainer, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")

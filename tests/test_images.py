@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.images import find_images, read_image
+from egcam.photos.files import find_images, read_image
 
 
 def quadrants() -> Image.Image:

@@ -14,11 +14,11 @@ from matplotlib import colormaps
 from PIL import Image
 
 from egcam import Explanation, figures
-from egcam.app import fragments
-from egcam.comparison import Result
-from egcam.palette import HEAT_COLORS, OPACITY, checked_sharpness, heat_layer, sharpened, signed_colors
-from egcam.plots import heatmap_image, overlay_image
+from egcam.drawing.overlays import heatmap_image, overlay_image
+from egcam.drawing.palette import HEAT_COLORS, OPACITY, checked_sharpness, heat_layer, sharpened, signed_colors
+from egcam.photos.comparison import Result
 from egcam.studies.report.content import _overlay as overlay_of_report
+from egcam.web import fragments
 
 # Grey: nothing to take the colours from, so a pixel is (1 - alpha) grey + alpha colour in every drawing.
 GREY = 128

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from egcam.drawing.overlays import Tile, bars, grid, heatmap_image, legible, overlay_image, stack, to_pil
 from egcam.errors import InputError
-from egcam.plots import Tile, bars, grid, heatmap_image, legible, overlay_image, stack, to_pil
 
 GREY = Image.new("RGB", (40, 30), (90, 90, 90))
 
@@ -132,6 +132,6 @@ def test_stack_puts_pages_below_each_other() -> None:
 
 
 def test_importing_plots_does_not_import_matplotlib() -> None:
-    code = "import sys, egcam.plots; print('matplotlib' in sys.modules)"
+    code = "import sys, egcam.drawing.overlays; print('matplotlib' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import egcam
-from egcam.explainers.options import Common
+from egcam.attribution.options import Common
 
 SNAPSHOT = Path(__file__).with_name("public_names.txt")
 METHODS = {
@@ -79,7 +79,7 @@ def test_the_registered_methods():
 def test_methods_by_name_are_their_classes(name, kind):
     from small_models import small_net
 
-    assert type(egcam.registry.create(name, small_net())) is getattr(egcam, kind)
+    assert type(egcam.attribution.registry.create(name, small_net())) is getattr(egcam, kind)
 
 
 @pytest.mark.parametrize("name", [*METHODS.values(), "Vanilla", "Smooth", "Integrated", "Expected", "Explanation"])

@@ -428,7 +428,7 @@ def test_explainers_with_image_references_can_be_copied() -> None:
 
 def test_colours_are_one_colour_from_each_channels_own_range() -> None:
     images = pictures(3)
-    source = egcam.references.colours()
+    source = egcam.attribution.references.colours()
     drawn = torch.stack([source.draw(images, [0, 1, 2], sample, 0).images for sample in range(400)])
     assert torch.equal(drawn, drawn[..., :1, :1].expand_as(drawn)), "one colour everywhere"
     low, high = images.amin((2, 3)), images.amax((2, 3))
@@ -442,8 +442,8 @@ def test_colours_are_one_colour_from_each_channels_own_range() -> None:
 
 def test_a_mixture_takes_its_parts_in_turn() -> None:
     images, others = pictures(2), pictures(3, seed=5)
-    parts = (egcam.references.black(), egcam.references.as_reference(others))
-    mixed = egcam.references.mixture(*parts)
+    parts = (egcam.attribution.references.black(), egcam.attribution.references.as_reference(others))
+    mixed = egcam.attribution.references.mixture(*parts)
     for sample in range(8):
         part = parts[sample % 2]
         wanted = part.draw(images, [0, 1], sample // 2, 7)
@@ -455,13 +455,13 @@ def test_a_mixture_takes_its_parts_in_turn() -> None:
             [(0, sample // 2)] * 2 if sample % 2 == 0 else of_pool
         )
     with pytest.raises(egcam.errors.SamplingError, match="at least one"):
-        egcam.references.mixture()
+        egcam.attribution.references.mixture()
 
 
 def test_the_default_is_blurred_copies_and_colours() -> None:
     found = egcam.ExpectedGradCAM(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
     assert found.reference == "blurred and colours"
     same = egcam.ExpectedGradCAM(
-        perceptron_head(), LAYER, samples=4, reference=egcam.references.mixture("blurred", "colours")
+        perceptron_head(), LAYER, samples=4, reference=egcam.attribution.references.mixture("blurred", "colours")
     )
     assert torch.equal(found.maps, same(pictures(2), target=1).maps)

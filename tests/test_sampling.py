@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import egcam
-from egcam.explainers.averaging import replicate_sizes
-from egcam.explainers.sampling import SAMPLINGS, Lattice, MonteCarlo, Sampling, radical_inverse, scheme
-from egcam.references import Visit
+from egcam.attribution.averaging import replicate_sizes
+from egcam.attribution.references import Visit
+from egcam.attribution.sampling import SAMPLINGS, Lattice, MonteCarlo, Sampling, radical_inverse, scheme
 from networks import pictures, saturated, smooth_everywhere
 
 pytestmark = pytest.mark.usefixtures("one_thread")

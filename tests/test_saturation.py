@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from egcam.errors import InputError, LayerError, TargetError
 from egcam.models.targets import class_scores
-from egcam.studies.saturation import curves
-from egcam.studies.saturation.measure import normalised_black, saturation, scales
-from egcam.studies.saturation.result import Saturation
-from egcam.studies.saturation.verdict import AGREEMENT_FROM, SATURATED_FROM, SIZE_FROM, Verdict
+from egcam.saturation_check import curves
+from egcam.saturation_check.measure import normalised_black, saturation, scales
+from egcam.saturation_check.result import Saturation
+from egcam.saturation_check.verdict import AGREEMENT_FROM, SATURATED_FROM, SIZE_FROM, Verdict
 from small_models import Kept, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from egcam.cli import app
 from egcam.cli.saturation import read_models
 from egcam.errors import LayerError, ModelError
-from egcam.images import read_image
 from egcam.models.zoo import load
-from egcam.studies.saturation.measure import normalised_black, saturation
+from egcam.photos.files import read_image
+from egcam.saturation_check.measure import normalised_black, saturation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,16 +13,16 @@ from PIL import Image
 from torch import nn
 
 from egcam import metrics
+from egcam.drawing.overlays import overlay_image
 from egcam.errors import InputError
 from egcam.figures.page import save
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
-from egcam.plots import overlay_image
-from egcam.studies.saturation import figures
-from egcam.studies.saturation.files import study_dict, write_study
-from egcam.studies.saturation.measure import normalised_black, saturation
-from egcam.studies.saturation.patches import cells_of, hottest_cells, top_patches
-from egcam.studies.saturation.study import ModelStudy, Photograph, study_model
+from egcam.saturation_check import figures
+from egcam.saturation_check.files import study_dict, write_study
+from egcam.saturation_check.measure import normalised_black, saturation
+from egcam.saturation_check.patches import cells_of, hottest_cells, top_patches
+from egcam.saturation_check.study import ModelStudy, Photograph, study_model
 from small_models import Kept, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")

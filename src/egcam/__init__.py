@@ -10,10 +10,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from egcam import errors, references
+from egcam import errors
 from egcam._version import __version__
-from egcam.errors import EgcamError, ZeroMapWarning
-from egcam.explainers.cam import (
+from egcam.attribution import references
+from egcam.attribution.cam import (
     CAM,
     ExpectedGradCAM,
     GradCAM,
@@ -25,23 +25,24 @@ from egcam.explainers.cam import (
     SmoothGradCAMPlusPlus,
     XGradCAM,
 )
-from egcam.explainers.estimators import Expected, Integrated, Smooth, Vanilla
-from egcam.explainers.explainer import Explainer
-from egcam.explainers.kernels import Kernel
-from egcam.explainers.paths import RandomSubset
-from egcam.explainers.perturbation import AblationCAM, ScoreCAM
-from egcam.explainers.saliency import ExpectedGradients, InputGradient, IntegratedGradients, SmoothGrad
-from egcam.explainers.weightings import Weighting
-from egcam.explanation import Explanation
+from egcam.attribution.estimators import Expected, Integrated, Smooth, Vanilla
+from egcam.attribution.explainer import Explainer
+from egcam.attribution.explanation import Explanation
+from egcam.attribution.kernels import Kernel
+from egcam.attribution.paths import RandomSubset
+from egcam.attribution.perturbation import AblationCAM, ScoreCAM
+from egcam.attribution.registry import explain, methods, register
+from egcam.attribution.saliency import ExpectedGradients, InputGradient, IntegratedGradients, SmoothGrad
+from egcam.attribution.weightings import Weighting
+from egcam.errors import EgcamError, ZeroMapWarning
 from egcam.models.inputs import shared
 from egcam.models.layers import find_layer
-from egcam.registry import explain, methods, register
 
 if TYPE_CHECKING:
     from egcam import figures, metrics, studies
-    from egcam.evaluation import evaluate
+    from egcam.evaluation.evaluate import evaluate
     from egcam.models import zoo
-    from egcam.studies.saturation.measure import saturation
+    from egcam.saturation_check.measure import saturation
 
 _LAZY_MODULES = {
     "figures": "egcam.figures",
@@ -49,7 +50,7 @@ _LAZY_MODULES = {
     "studies": "egcam.studies",
     "zoo": "egcam.models.zoo",
 }
-_LAZY_NAMES = {"evaluate": "egcam.evaluation", "saturation": "egcam.studies.saturation.measure"}
+_LAZY_NAMES = {"evaluate": "egcam.evaluation.evaluate", "saturation": "egcam.saturation_check.measure"}
 
 __all__ = [
     "AblationCAM",

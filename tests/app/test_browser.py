@@ -14,12 +14,12 @@ from PIL import Image
 
 from app.browser import chromium, click, foreign_requests, open_tab, programs, text, until
 from app.tiny import bomb
-from egcam.app.server import Running, serve
-from egcam.demo import PHOTOGRAPHS
+from egcam.attribution.explanation import Explanation
+from egcam.attribution.registry import create
 from egcam.errors import MissingExtraError
-from egcam.explanation import Explanation
 from egcam.models.zoo import Classifier, load
-from egcam.registry import create
+from egcam.photos.demo import PHOTOGRAPHS
+from egcam.web.server import Running, serve
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 pytest.importorskip("skimage", reason="the extra demo is not installed")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from app.tiny import picture, tiny_classifier
-from egcam.app.choices import Choices, checked
-from egcam.app.limits import Limits
-from egcam.app.shared_model import share
 from egcam.errors import EgcamError
+from egcam.web.choices import Choices, checked
+from egcam.web.limits import Limits
+from egcam.web.shared_model import share
 
 SHARED = share(tiny_classifier())
 GOOD: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from egcam.app.server import Running
 from egcam.cli import app
+from egcam.web.server import Running
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         given.update(options, name=classifier.name)
         yield Running("http://127.0.0.1:1/", Path())
 
-    monkeypatch.setattr("egcam.app.server.serve", serve)
-    monkeypatch.setattr("egcam.app.server.wait", lambda: None)
+    monkeypatch.setattr("egcam.web.server.serve", serve)
+    monkeypatch.setattr("egcam.web.server.wait", lambda: None)
     return given
 
 

@@ -13,9 +13,9 @@ import pytest
 from app.process import command
 from app.tiny import encoded, picture, tiny_classifier
 from app.visitor import API, Visitor
-from egcam.app.door import WRONG_PER_MINUTE, Answer, Door
-from egcam.app.server import Running, serve
 from egcam.errors import InputError
+from egcam.web.door import WRONG_PER_MINUTE, Answer, Door
+from egcam.web.server import Running, serve
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 PASSWORD = "pässword & 100 %; more=less"
@@ -119,7 +119,7 @@ def test_a_form_without_end_is_not_read() -> None:
 
 def test_guesses_are_limited_and_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("egcam.app.door.time.monotonic", lambda: now)
+    monkeypatch.setattr("egcam.web.door.time.monotonic", lambda: now)
     door = Door("sesame")
     assert {door.try_password(str(number)) for number in range(WRONG_PER_MINUTE)} == {Answer.WRONG}
     # Else the answer to a guess too many would still tell.
@@ -139,7 +139,7 @@ def test_the_comparison_takes_the_same_time_for_every_guess(monkeypatch: pytest.
         return hmac.compare_digest(one, other)
 
     door = Door("sesame")
-    monkeypatch.setattr("egcam.app.door.hmac", SimpleNamespace(compare_digest=noted))
+    monkeypatch.setattr("egcam.web.door.hmac", SimpleNamespace(compare_digest=noted))
     for guess in ("", "s", "sesame", "x" * 1000):
         door.try_password(guess)
     assert [len(part) for pair in compared for part in pair] == [32] * 8

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 from app.tiny import picture, tiny_classifier
-from egcam.app import downloads
-from egcam.app.choices import Choices
-from egcam.app.session import explain, look, measure, saturate
-from egcam.app.shared_model import share
 from egcam.errors import InputError
-from egcam.metrics.tables import Row
+from egcam.evaluation.table import Row
+from egcam.web import downloads
+from egcam.web.choices import Choices
+from egcam.web.session import explain, look, measure, saturate
+from egcam.web.shared_model import share
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,9 +13,9 @@ from app.browser import until
 from app.process import command
 from app.tiny import encoded, picture, tiny_classifier
 from app.visitor import Visitor
-from egcam.app.folder import remove_left_behind, sweep, temporary_folder
-from egcam.app.limits import Limits
-from egcam.app.server import serve
+from egcam.web.folder import remove_left_behind, sweep, temporary_folder
+from egcam.web.limits import Limits
+from egcam.web.server import serve
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 HOUR_AGO = -3600.0

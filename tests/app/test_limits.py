@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from app.tiny import bomb, encoded, picture
-from egcam.app.limits import Limits, read_upload, short_name
 from egcam.errors import InputError
+from egcam.web.limits import Limits, read_upload, short_name
 
 PIXELS = picture(1)
 

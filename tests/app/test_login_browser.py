@@ -11,7 +11,7 @@ import pytest
 
 from app.browser import chromium, click, foreign_requests, programs, text, until
 from app.tiny import encoded, picture, tiny_classifier
-from egcam.app.server import serve
+from egcam.web.server import serve
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -9,8 +9,8 @@ import pytest
 
 from app.tiny import encoded, picture, tiny_classifier
 from app.visitor import API, Visitor
-from egcam.app.origin import is_foreign
-from egcam.app.server import Running, serve
+from egcam.web.origin import is_foreign
+from egcam.web.server import Running, serve
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from egcam.app.running import Stopped, Turn, shares
+from egcam.web.running import Stopped, Turn, shares
 
 
 def _follow(running: Generator[float, None, Any]) -> tuple[list[float], Any]:

@@ -20,10 +20,10 @@ import egcam
 from app.process import command
 from app.tiny import CLASSES, bomb, encoded, picture, tiny_classifier
 from app.visitor import API, EXPLAIN, Visitor
-from egcam.app.limits import Limits
-from egcam.app.server import Running, serve
-from egcam.comparison import explain_one
 from egcam.errors import InputError, MissingExtraError
+from egcam.photos.comparison import explain_one
+from egcam.web.limits import Limits
+from egcam.web.server import Running, serve
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 LIMITS = Limits(megabytes=2.5, megapixels=5)
@@ -46,7 +46,7 @@ def visitor(running: Running) -> Iterator[Visitor]:
 def _right_map(seed: int, target: int | None, samples: int = 4, method: str = "expected-grad-cam") -> np.ndarray:
     classifier = tiny_classifier()
     images = classifier.preprocess(picture(seed))[None]
-    taken = {"samples": samples} if "samples" in egcam.registry.takes(method) else {}
+    taken = {"samples": samples} if "samples" in egcam.attribution.registry.takes(method) else {}
     return egcam.explain(classifier.model, images, method, target, layer="4", **taken).maps[0].numpy()
 
 

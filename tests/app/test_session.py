@@ -13,13 +13,13 @@ from torch.testing import assert_close
 
 import egcam
 from app.tiny import CLASSES, picture, tiny_classifier
-from egcam.app.choices import Choices
-from egcam.app.session import METRICS, explain, look, measure, saturate
-from egcam.app.shared_model import SharedModel, share
 from egcam.errors import LayerError
 from egcam.metrics import insertion, sparseness
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
+from egcam.web.choices import Choices
+from egcam.web.session import METRICS, explain, look, measure, saturate
+from egcam.web.shared_model import SharedModel, share
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,8 +95,8 @@ def test_the_map_is_that_of_explain(shared: SharedModel, method: str, target: in
     found = explain(shared, photo, _choices(target, "3"), method, _silent).explanation
     options = {"layer": "3", "samples": 6, "seed": 0, "classes": CLASSES}
     if method == "integrated-grad-cam":
-        options |= {"steps": 6, "baseline": egcam.references.black((0.5,) * 3, (0.5,) * 3)}
-    taken = {name: value for name, value in options.items() if name in egcam.registry.takes(method)}
+        options |= {"steps": 6, "baseline": egcam.attribution.references.black((0.5,) * 3, (0.5,) * 3)}
+    taken = {name: value for name, value in options.items() if name in egcam.attribution.registry.takes(method)}
     right = egcam.explain(shared.classifier.model, photo.images, method, target, **taken)
     assert_close(found.maps, right.maps, rtol=0, atol=0)
     assert found.targets is not None

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import egcam
 from egcam.cli import app
-from egcam.images import read_image
 from egcam.models import zoo
+from egcam.photos.files import read_image
 
 OWN = """
 import torch

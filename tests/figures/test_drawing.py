@@ -15,13 +15,13 @@ from torch import nn
 
 import egcam
 from egcam import figures
+from egcam.drawing.palette import heat_layer
 from egcam.errors import InputError
+from egcam.evaluation.table import Row, Table
 from egcam.figures import style
 from egcam.figures.pictures import as_rgb, draw_color_bar
 from egcam.figures.scores import Score, needs_log
 from egcam.metrics import Curve
-from egcam.metrics.tables import Row, Table
-from egcam.palette import heat_layer
 
 RED = Image.new("RGB", (16, 16), (255, 0, 0))
 RAMP = np.linspace(0, 1, 256).reshape(16, 16)
@@ -377,8 +377,8 @@ def test_convergence_refuses_what_makes_no_sense(change: dict[str, Any], said: s
 
 
 def test_rounding_makes_no_rank():
+    from egcam.evaluation.table import Row, Table
     from egcam.figures import mean_ranks
-    from egcam.metrics.tables import Row, Table
 
     values = {"a": [0.5, 0.25], "b": [0.5 + 2e-8, 0.25 + 1e-8], "c": [0.6, 0.35]}
     rows = [Row(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])]

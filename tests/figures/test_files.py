@@ -17,10 +17,10 @@ from matplotlib.text import Text
 from PIL import Image
 
 from egcam import Explanation, figures
+from egcam.drawing.palette import signed_colors
 from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.metrics import Curve
-from egcam.palette import signed_colors
 
 HOSTILE = "a_b $x^2$ <&> $ 100%"
 HEAT = np.linspace(0, 1, 256).reshape(16, 16)

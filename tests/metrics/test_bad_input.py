@@ -11,7 +11,7 @@ import torch
 import egcam
 from egcam import metrics
 from egcam.errors import EgcamError, InputError, TargetError
-from egcam.evaluation import evaluate
+from egcam.evaluation.evaluate import evaluate
 from egcam.metrics import UndefinedScoreWarning
 from egcam.metrics.registry import metric
 from metrics.conftest import make_scene

@@ -9,8 +9,8 @@ import torch
 import egcam
 from egcam import metrics
 from egcam.errors import EgcamError, InputError, MethodError
-from egcam.evaluation import evaluate
-from egcam.metrics.tables import Row, Table
+from egcam.evaluation.evaluate import evaluate
+from egcam.evaluation.table import Row, Table
 from metrics.conftest import Counting, make_scene
 
 
@@ -380,7 +380,7 @@ def test_doctests():
     from importlib import import_module
 
     modules = [f"egcam.metrics.{found.name}" for found in pkgutil.iter_modules(metrics.__path__)]
-    for name in [*modules, "egcam.evaluation"]:
+    for name in [*modules, "egcam.evaluation.evaluate"]:
         assert doctest.testmod(import_module(name)).failed == 0, name
 
 

@@ -10,7 +10,7 @@ import torch
 import egcam
 from egcam import metrics
 from egcam.errors import TargetError
-from egcam.studies.saturation.patches import top_patches
+from egcam.saturation_check.patches import top_patches
 from metrics.test_invariances import OPTIONS, explain
 
 OF_MAPS = [

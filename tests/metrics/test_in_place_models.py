@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 import egcam
 from egcam import metrics
-from egcam.comparison import predict
-from egcam.evaluation import evaluate
+from egcam.evaluation.evaluate import evaluate
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
-from egcam.studies.saturation.measure import saturation
-from egcam.studies.saturation.patches import top_patches
+from egcam.photos.comparison import predict
+from egcam.saturation_check.measure import saturation
+from egcam.saturation_check.patches import top_patches
 
 NAMES = [name for name in metrics.names() if "model" in metrics.metric(name).needs and name != "running-time"]
 SIZE, COUNT = 8, 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from egcam.metrics.tables import Row, Table
+from egcam.evaluation.table import Row, Table
 
 SOURCE = np.random.default_rng(3)
 GRAD_CAM = SOURCE.uniform(0.1, 0.4, 12)

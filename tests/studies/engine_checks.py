@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from egcam.studies.outcomes import Outcome
+from egcam.studies.records import Outcome
 from studies import engine_factories as factories
 
 SLEEPY = 0.05

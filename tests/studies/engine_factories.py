@@ -17,7 +17,7 @@ import torch
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.base import Job, Shard, Work
-from egcam.studies.outcomes import Outcome, Score, Unit
+from egcam.studies.records import Outcome, Score, Unit
 
 METRICS = ("number", "other")
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from egcam.studies.config import as_dict
-from egcam.studies.outcomes import Outcome, Score, Unit, failed
+from egcam.studies.records import Outcome, Score, Unit, failed
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
 
 METHODS = ("grad-cam", "layer-cam", "expected-grad-cam")

@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.store import Store, StoreError
 from studies.store_samples import sample_outcome
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.store import Store, StoreError
 from studies.store_samples import sample_manifest, sample_outcome
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, names_checksum
-from egcam.studies.outcomes import Outcome, Score, Unit
+from egcam.studies.records import Outcome, Score, Unit
 
 MODELS = ("vgg16", "alexnet")
 METHODS = ("grad-cam", "cam", "expected-grad-cam")

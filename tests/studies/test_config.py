@@ -149,7 +149,7 @@ def test_plugins_register_methods(tmp_path):
         assert load_study(file).methods[2].method == "config-test-cam"
         assert load_study(file).plugins == (str(tmp_path / "mine.py"),)
     finally:
-        from egcam.registry import unregister
+        from egcam.attribution.registry import unregister
 
         unregister("config-test-cam")
     with pytest.raises(ValueError, match="there is no plugin"):

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from egcam import registry
-from egcam.evaluation import evaluate
+from egcam.attribution import registry
+from egcam.evaluation.evaluate import evaluate
 from egcam.metrics.registry import names
-from egcam.studies.bench import Bench
 from egcam.studies.config import load_study
 from egcam.studies.cost import image_passes, study_passes, unit_passes, usual_passes
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
+from egcam.studies.worker import Bench
 from studies.tiny_study import write_study
 
 CHANNELS, SIZE = 12, 32

@@ -17,7 +17,7 @@ from egcam.errors import EgcamError
 from egcam.studies.engines import Job, Shard, cores, engines, make_engine, register_engine, unregister_engine
 from egcam.studies.engines.pool import MOST_FALSE_STARTS, WorkerDied, outcomes_of
 from egcam.studies.engines.ray import RayEngine, room
-from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.records import Outcome, Unit
 from studies import engine_factories as factories
 from studies.engine_checks import assert_each_once, flat
 

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 import egcam
 from egcam.cli import app
 from egcam.errors import FailedEvaluationWarning
-from egcam.failures import failures_collected, is_out_of_memory
-from egcam.studies.bench import open_bench
+from egcam.evaluation.failures import failures_collected, is_out_of_memory
 from egcam.studies.config import as_dict, load_study
-from egcam.studies.outcomes import Unit
 from egcam.studies.progress import status
+from egcam.studies.records import Unit
 from egcam.studies.runner import run_study
 from egcam.studies.store import Store
+from egcam.studies.worker import open_bench
 from studies.tiny_study import STUDY, InProcess, numbers, write_study
 
 PLUGIN = """
@@ -27,7 +27,7 @@ import builtins
 from pathlib import Path
 import torch
 import egcam
-from egcam.explainers.cam import GradCAM
+from egcam.attribution.cam import GradCAM
 
 HERE = Path(__file__).parent
 

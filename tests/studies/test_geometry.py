@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from egcam.attribution.references import Images
 from egcam.models.preprocessing import Preprocessing
-from egcam.references import Images
 from egcam.studies.datasets import DataError, Picture, open_dataset
 from egcam.studies.geometry import mask_gap, prepared, reference_pool, resized_preprocessing
 from egcam.studies.specs import DataSpec

@@ -12,7 +12,7 @@ from PIL import Image
 from egcam.studies.config import load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.inputs import Seen, check_unchanged, content_of
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.runner import run_study
 from egcam.studies.source_files import source_checksums
 from egcam.studies.store import Store, StoreError

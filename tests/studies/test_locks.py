@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from egcam.studies import locks
-from egcam.studies.folders import StoreError, open_folder
 from egcam.studies.locks import excludes, locked
+from egcam.studies.storage import StoreError, open_folder
 from studies.store_children import hold_lock
 
 _names = count()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from egcam.studies.folders import StoreError
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, names_checksum, state_checksum, versions
+from egcam.studies.storage import StoreError
 from studies.store_samples import sample_manifest
 
 plain = st.recursive(

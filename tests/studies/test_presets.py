@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from torch import nn
 
-from egcam import registry
-from egcam.references import by_name
+from egcam.attribution import registry
+from egcam.attribution.references import by_name
 from egcam.studies.config import StudyError, read_study
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.runner import run_study

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from egcam.studies.outcomes import Unit
 from egcam.studies.progress import duration, status
+from egcam.studies.records import Unit
 from studies.results_in_memory import METHODS, made, study
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from egcam.errors import InputError
 from egcam.metrics.registry import names
-from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.records import Outcome, Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.latex import escaped as in_latex
 from egcam.studies.report.markdown import escaped as in_markdown

@@ -12,9 +12,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from egcam.heatmaps import upsampled
+from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.content import gathered
 from egcam.studies.report.figures import classes_of, model_drawings

@@ -13,9 +13,9 @@ from scipy.stats import rankdata
 
 from egcam import figures
 from egcam.errors import MethodError
-from egcam.metrics.ranking import mean_ranks
-from egcam.metrics.tables import Row, Table
-from egcam.studies.outcomes import Unit
+from egcam.evaluation.ranking import mean_ranks
+from egcam.evaluation.table import Row, Table
+from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.content import gathered
 from egcam.studies.report.intervals import draws, intervals
@@ -156,7 +156,7 @@ def test_the_interval_of_a_rank_is_a_bootstrap_over_images(monkeypatch):
     drawn = np.random.default_rng(0).integers(0, 11, (2000, 11))
     low, high = np.quantile(ranks[drawn].mean(1), [0.025, 0.975], axis=0)
     for most in (4_000_000, 50):
-        monkeypatch.setattr("egcam.metrics.ranking._MOST", most)
+        monkeypatch.setattr("egcam.evaluation.ranking._MOST", most)
         found = mean_ranks([of])
         order = ["abc".index(name) for name in found.methods]
         np.testing.assert_allclose(found.mean, ranks.mean(0)[order])

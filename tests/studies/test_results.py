@@ -14,7 +14,7 @@ import egcam
 from egcam.metrics.faithfulness import sufficiency, sufficiency_of
 from egcam.studies.config import as_dict
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
-from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results, ResultsError
 from egcam.studies.specs import MetricSpec
 from egcam.studies.store import Store

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 import egcam
-from egcam.heatmaps import heatmaps
-from egcam.images import read_image
+from egcam.attribution.references import Images
+from egcam.imageops import heatmaps
 from egcam.models.zoo import load
-from egcam.references import Images
-from egcam.studies.bench import open_bench
+from egcam.photos.files import read_image
 from egcam.studies.config import StudyError, as_dict, load_study
 from egcam.studies.cost import study_passes
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import DataError
 from egcam.studies.geometry import reference_pool
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.runner import Watcher, run_study
 from egcam.studies.store import Store, StoreError
+from egcam.studies.worker import open_bench
 from studies.tiny_study import STUDY, InProcess, numbers, write_study
 
 
@@ -281,7 +281,7 @@ def test_a_method_may_have_a_reference_of_its_own(tmp_path):
     np.testing.assert_array_equal(coarse["data"], coarse["expected"])
     classifier = bench.network("a").classifier
     image = classifier.preprocess(bench.data[1].image)[None]
-    black = egcam.references.black(classifier.preprocessing.mean, classifier.preprocessing.std)
+    black = egcam.attribution.references.black(classifier.preprocessing.mean, classifier.preprocessing.std)
     cam = egcam.ExpectedGradCAM(classifier.model, "4", reference=black, samples=4)
     found = cam(image)
     np.testing.assert_array_equal(coarse["black"], found.maps[0].numpy())

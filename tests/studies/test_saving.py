@@ -3,9 +3,9 @@ import time
 
 import pytest
 
-from egcam.studies import saving
-from egcam.studies.outcomes import Unit, failed
-from egcam.studies.saving import Saver
+from egcam.studies import buffer
+from egcam.studies.buffer import Saver
+from egcam.studies.records import Unit, failed
 
 
 def outcome(number):
@@ -38,7 +38,7 @@ def test_and_also_after_an_error_or_interrupt():
 
 
 def test_outcomes_do_not_wait_for_others(monkeypatch):
-    monkeypatch.setattr(saving, "SOONEST", 0.02)
+    monkeypatch.setattr(buffer, "SOONEST", 0.02)
     written = threading.Event()
     with Saver(lambda outcomes: written.set()) as saver:
         saver.add([outcome(0)])
@@ -54,7 +54,7 @@ def test_patience_grows_with_the_run():
 
 
 def test_many_are_written_at_once(monkeypatch):
-    monkeypatch.setattr(saving, "_MOST", 3)
+    monkeypatch.setattr(buffer, "_MOST", 3)
     parts = []
     with Saver(parts.append) as saver:
         for number in range(7):
@@ -65,7 +65,7 @@ def test_many_are_written_at_once(monkeypatch):
 
 
 def test_what_cannot_be_written_is_told(monkeypatch):
-    monkeypatch.setattr(saving, "SOONEST", 0.01)
+    monkeypatch.setattr(buffer, "SOONEST", 0.01)
 
     def full(outcomes):
         raise OSError("no space left")

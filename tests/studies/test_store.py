@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egcam.studies.outcomes import Outcome, Score, Unit, failed
+from egcam.studies.records import Outcome, Score, Unit, failed
 from egcam.studies.store import Store, StoreError, StoreWarning
 from studies.store_children import write_until_killed, write_with_file_limit
 from studies.store_samples import METHODS, METRICS, UNITS, bits, sample_manifest, sample_outcome

@@ -167,7 +167,7 @@ def test_a_full_disk_has_an_exit_code_of_its_own(tmp_path, monkeypatch, number, 
         raise OSError(number, os.strerror(number))
 
     file = write_study(tmp_path, images=1)
-    monkeypatch.setattr("egcam.studies.folders._write_through", fail)
+    monkeypatch.setattr("egcam.studies.storage._write_through", fail)
     result = run("run", file, "--out", tmp_path / "out", "--json")
     assert result.exit_code == code
     assert json.loads(result.stdout)["exit_code"] == code

@@ -1,5 +1,5 @@
 """The `egcam` command."""
 
-from egcam.cli.app import app, main
+from egcam.cli.commands import app, main
 
 __all__ = ["app", "main"]

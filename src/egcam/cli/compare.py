@@ -10,12 +10,12 @@ from egcam._version import __version__
 from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, readable, told_warnings
 from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
 from egcam.cli.output import fitting_name, prediction_dict
-from egcam.comparison import Comparison
-from egcam.comparison import compare as run
+from egcam.drawing.palette import checked_sharpness
 from egcam.errors import InputError
-from egcam.images import read_image
 from egcam.models.zoo import load
-from egcam.palette import checked_sharpness
+from egcam.photos.comparison import Comparison
+from egcam.photos.comparison import compare as run
+from egcam.photos.files import read_image
 
 
 def compare_methods(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from egcam.cli.compare import comparison_dict
 from egcam.cli.console import out, print_json, progress_bar, told_warnings
-from egcam.demo import PATIENCE, PHOTOGRAPHS, SLOW, run_demo
+from egcam.photos.demo import PATIENCE, PHOTOGRAPHS, SLOW, run_demo
 
 
 def show_demo(folder: Path, quick: bool, full: bool, open_page: bool, as_json: bool) -> None:

@@ -10,11 +10,11 @@ from egcam._version import __version__
 from egcam.cli.console import DONE, SOME_FAILED, complain, note, print_json, progress_bar, told_warnings
 from egcam.cli.inputs import check_method, read_classes, read_reference, read_target
 from egcam.cli.output import Explained, own_folder, print_table
-from egcam.comparison import Prediction, Progress, Result, chosen, explain_one, predict, unused
+from egcam.drawing.palette import checked_sharpness
 from egcam.errors import InputError
-from egcam.images import find_images, read_image
 from egcam.models.zoo import Classifier, load
-from egcam.palette import checked_sharpness
+from egcam.photos.comparison import Prediction, Progress, Result, chosen, explain_one, predict, unused
+from egcam.photos.files import find_images, read_image
 
 # What is passed whether or not it was typed; a method without it needs no note.
 _QUIET = {"seed", "score", "signed", "batch_size"}

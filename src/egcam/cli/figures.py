@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from egcam._version import __version__
+from egcam.attribution.explanation import Explanation
+from egcam.attribution.registry import create
 from egcam.cli.console import (
     DONE,
     SOME_FAILED,
@@ -25,19 +27,17 @@ from egcam.cli.console import (
 )
 from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
 from egcam.cli.output import prediction_dict
-from egcam.comparison import Prediction, applicable, chosen, predict
+from egcam.drawing.palette import checked_sharpness, heat_colors
 from egcam.errors import EgcamError, InputError, near_misses
-from egcam.explanation import Explanation
-from egcam.images import find_images, read_image
 from egcam.models.zoo import Classifier, load
-from egcam.palette import checked_sharpness, heat_colors
-from egcam.registry import create
+from egcam.photos.comparison import Prediction, applicable, chosen, predict
+from egcam.photos.files import find_images, read_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-    from egcam.metrics.tables import Table
+    from egcam.evaluation.table import Table
 
 _OURS = "expected-grad-cam"
 _COMPARED = "grad-cam,grad-cam++,hires-cam,layer-cam,integrated-grad-cam,expected-grad-cam"
@@ -410,7 +410,7 @@ def _convergence(wish: Wish) -> Made:
 
 def _evaluated(wish: Wish, metrics: str, curves: bool = False) -> tuple[Table, dict[str, str]]:
     """Scores of all methods on all images, and why a method has none."""
-    from egcam.evaluation import evaluate
+    from egcam.evaluation.evaluate import evaluate
     from egcam.metrics import metric
 
     images, targets = wish.inputs()

@@ -35,7 +35,7 @@ def read_target(text: str | None) -> int | str | None:
 
 def read_methods(text: str) -> list[str]:
     """The methods of a comma-separated list, each once; "all" is every registered one."""
-    from egcam.registry import methods
+    from egcam.attribution.registry import methods
 
     known = methods()
     if text.strip() == "all":
@@ -50,7 +50,7 @@ def read_methods(text: str) -> list[str]:
 
 def check_method(name: str, known: Sequence[str] | None = None) -> None:
     """Raise `MethodError` with near misses for an unknown name, before any model is loaded."""
-    from egcam.registry import methods
+    from egcam.attribution.registry import methods
 
     known = methods() if known is None else known
     if name not in known:
@@ -62,7 +62,7 @@ def read_reference(text: str | None, classifier: Classifier) -> Any:
 
     Images are prepared as the network wants them; black and white are so in the network's own colours.
     """
-    from egcam import references
+    from egcam.attribution import references
 
     if text is None:
         return None
@@ -80,7 +80,7 @@ def read_reference(text: str | None, classifier: Classifier) -> Any:
 def _reference_images(path: Path, classifier: Classifier) -> Tensor:
     import torch
 
-    from egcam.images import images_in, read_image
+    from egcam.photos.files import images_in, read_image
 
     files = images_in(path, recursive=True) if path.is_dir() else [path]
     if len(files) > _MOST_REFERENCES:

@@ -30,7 +30,7 @@ _SUMMARIES = {
 
 def show_methods(as_json: bool) -> None:
     """Every registered method, in a line each."""
-    from egcam.registry import methods, takes
+    from egcam.attribution.registry import methods, takes
 
     rows = [{"name": name, "summary": method_summary(name), "options": sorted(takes(name))} for name in methods()]
     if as_json:

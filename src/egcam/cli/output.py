@@ -15,7 +15,7 @@ from rich.table import Table
 from egcam.cli.console import out, readable
 
 if TYPE_CHECKING:
-    from egcam.comparison import Prediction, Result
+    from egcam.photos.comparison import Prediction, Result
 
 _RECORD = "result.json"
 _LONGEST_NAME = 255  # bytes, in nearly every file system
@@ -54,7 +54,7 @@ class Explained:
 
     def save(self) -> None:
         """Overlay, heat map, the explanation itself and this record, in the image's folder."""
-        from egcam.plots import heatmap_image
+        from egcam.drawing.overlays import heatmap_image
 
         self.folder.mkdir(parents=True, exist_ok=True)
         # The overlay below is sharper than one drawn from the network's small input.

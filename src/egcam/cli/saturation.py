@@ -13,13 +13,13 @@ from rich.table import Table
 from egcam._version import __version__
 from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, told_warnings
 from egcam.cli.inputs import read_classes, read_reference, read_target
+from egcam.drawing.palette import checked_sharpness
 from egcam.errors import InputError, LayerError, ModelError, near_misses
-from egcam.images import find_images, read_image
 from egcam.models.zoo import load
-from egcam.palette import checked_sharpness
-from egcam.studies.saturation.files import study_dict, write_json, write_study
-from egcam.studies.saturation.measure import SPACINGS, Spacing
-from egcam.studies.saturation.study import ModelStudy, Photograph, study_model
+from egcam.photos.files import find_images, read_image
+from egcam.saturation_check.files import study_dict, write_json, write_study
+from egcam.saturation_check.measure import SPACINGS, Spacing
+from egcam.saturation_check.study import ModelStudy, Photograph, study_model
 
 
 def study_saturation(

@@ -17,10 +17,10 @@ from egcam.cli.console import DONE, SOME_FAILED, note, out, print_json, say
 from egcam.studies.config import StudyError, load_study
 from egcam.studies.cost import unit_passes
 from egcam.studies.estimation import Estimate, estimate, estimated
-from egcam.studies.outcomes import Outcome
 from egcam.studies.plan import WHOLE, belongs, read_part
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.progress import duration, status
+from egcam.studies.records import Outcome
 from egcam.studies.runner import Agenda, Watcher, run_study
 
 STOPPED = 130

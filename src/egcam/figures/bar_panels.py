@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from egcam.evaluation.table import Table
 from egcam.figures import style, words
 from egcam.figures.scores import Score, best_of, by_metric, needs_log, scores_of
 from egcam.figures.sheet import MARGIN, Sheet
 from egcam.figures.ticks import plain_numbers, powers_of_ten
 from egcam.metrics.registry import metric
-from egcam.metrics.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd

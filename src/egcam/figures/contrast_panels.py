@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from egcam.attribution.explanation import Explanation
+from egcam.drawing.palette import OPACITY, Pixels, is_signed
 from egcam.errors import InputError
-from egcam.explanation import Explanation
 from egcam.figures import style, words
 from egcam.figures.pictures import (
     Picture,
@@ -20,8 +21,7 @@ from egcam.figures.pictures import (
     greyed,
 )
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
-from egcam.heatmaps import upsampled
-from egcam.palette import OPACITY, Pixels, is_signed
+from egcam.imageops import upsampled
 
 
 @dataclass(frozen=True)

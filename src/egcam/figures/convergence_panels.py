@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from egcam.drawing.palette import OPACITY, is_signed
 from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.figures.pictures import (
@@ -18,8 +19,7 @@ from egcam.figures.pictures import (
 from egcam.figures.sampling import Convergence
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
 from egcam.figures.ticks import power_of_ten, these_numbers
-from egcam.heatmaps import heatmaps
-from egcam.palette import OPACITY, is_signed
+from egcam.imageops import heatmaps
 
 
 @style.context()

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from egcam.drawing.palette import OPACITY, is_signed
 from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.figures.pictures import (
@@ -25,7 +26,6 @@ from egcam.figures.pictures import (
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
 from egcam.metrics.localization import relevance_mass_accuracy
 from egcam.metrics.registry import MetricError, metric
-from egcam.palette import OPACITY, is_signed
 
 
 def mask_scores(

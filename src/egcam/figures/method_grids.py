@@ -9,8 +9,9 @@ from math import ceil, floor
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from egcam.attribution.explanation import Explanation
+from egcam.drawing.palette import OPACITY, Pixels, is_signed
 from egcam.errors import InputError
-from egcam.explanation import Explanation
 from egcam.figures import style, words
 from egcam.figures.pictures import (
     Picture,
@@ -23,7 +24,6 @@ from egcam.figures.pictures import (
     draw_picture,
 )
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
-from egcam.palette import OPACITY, Pixels, is_signed
 
 # A tile must hold "Integrated" and "Grad-CAM" in letters of 7 points.
 _SMALLEST_TILE = 0.66

@@ -1,6 +1,6 @@
 """Photographs, coarse maps and overlays on axes, and the colour bars that go with them.
 
-An overlay is two layers: the photograph in its own colours and, above it, the map's, see `egcam.palette.heat_layer`.
+An overlay is two layers: the photograph in its own colours and, above it, the map's (`drawing.palette.heat_layer`).
 The colour bar of an overlay shows the same colours with the same alpha over a middle grey, as the photograph would be;
 that of a coarse map shows them plain. A coarse map is the map itself: sharpness, an exponent of overlays, leaves it.
 """
@@ -17,10 +17,10 @@ from matplotlib.image import AxesImage
 from PIL import Image
 from torch import Tensor
 
+from egcam.drawing.overlays import to_pil
+from egcam.drawing.palette import OPACITY, Pixels, heat_colors, heat_layer
 from egcam.errors import InputError
 from egcam.figures import style
-from egcam.palette import OPACITY, Pixels, heat_colors, heat_layer
-from egcam.plots import to_pil
 
 Picture: TypeAlias = Tensor | Image.Image | npt.NDArray[Any]
 

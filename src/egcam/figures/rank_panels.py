@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from egcam.errors import InputError
+from egcam.evaluation.table import Table
 from egcam.figures import style, words
 from egcam.figures.scores import MeanRank, by_metric, mean_ranks, normalised, scores_of
 from egcam.figures.sheet import MARGIN, Sheet
 from egcam.figures.ticks import these_numbers
 from egcam.metrics.registry import metric
-from egcam.metrics.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd

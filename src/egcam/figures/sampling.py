@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from egcam.attribution.explanation import Explanation
+from egcam.attribution.registry import create, takes
 from egcam.errors import InputError, MethodError
-from egcam.explanation import Explanation
 from egcam.models.targets import Target
-from egcam.registry import create, takes
 
 Values = npt.NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from egcam.errors import InputError
-from egcam.metrics.numbers import figure
-from egcam.metrics.ranking import mean_ranks as ranked
+from egcam.evaluation.numbers import figure
+from egcam.evaluation.ranking import mean_ranks as ranked
+from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric
-from egcam.metrics.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,11 +121,11 @@ def mean_ranks(
 ) -> tuple[list[MeanRank], int]:
     """Mean ranks of the methods of a table, the best first, and on how many images they rest.
 
-    The definition is that of `egcam.metrics.ranking`. The interval is a percentile bootstrap over images, NaN for a
+    The definition is that of `egcam.evaluation.ranking`. The interval is a percentile bootstrap over images, NaN for a
     single one.
 
     Example:
-        >>> from egcam.metrics.tables import Row
+        >>> from egcam.evaluation.table import Row
         >>> rows = [Row(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
         >>> found, images = mean_ranks(Table(tuple(rows), ("a", "b", "c"), ("deletion",)))
         >>> [(one.method, one.mean) for one in found], images

@@ -3,7 +3,7 @@
 Whatever draws methods (the figures here, the reports of studies) asks `color`, `line` and `label`, so that a method has
 the same colour, line and name wherever it is met. Colours are those of Okabe and Ito, which colour-blind readers can
 tell apart; methods that share one differ in line style and marker. Expected Grad-CAM always has the emphasised colour,
-which no other method has, and a heavier line. The colours of heat maps are those of `egcam.palette`.
+which no other method has, and a heavier line. The colours of heat maps are those of `egcam.drawing.palette`.
 
 Nothing here touches matplotlib's global state: `context()` holds for the length of a `with` block.
 """

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from egcam.errors import TargetError
 from egcam.metrics.inputs import check_positive, chunks
-from egcam.models.guard import untouched
 from egcam.models.layout import Layout
+from egcam.models.restore import untouched
 from egcam.models.targets import Score, Target, Targets, class_scores, known_classes
 
 CPU_BATCH = 8

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError
-from egcam.models.guard import add_hook
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
 from egcam.models.reading import Reader, Reshape
+from egcam.models.restore import add_hook
 from egcam.models.trace import Trace, dry_run, tensor_in
 
 

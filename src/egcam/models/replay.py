@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from egcam.errors import LayerError
 from egcam.models.capture import Probe
-from egcam.models.guard import add_hook
 from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensors_in
+from egcam.models.restore import add_hook
 from egcam.models.shadow import replace_modules
 from egcam.models.trace import tensor_in
 

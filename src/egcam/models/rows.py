@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import InputError
-from egcam.models.guard import untouched
 from egcam.models.inputs import ExtraInputs
 from egcam.models.nested import mapped_tensors, tensors_in
+from egcam.models.restore import untouched
 from egcam.models.shadow import meta_copy
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from egcam.errors import EgcamError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape
-from egcam.models.guard import add_hook, untouched
 from egcam.models.inputs import ExtraInputs
+from egcam.models.restore import add_hook, untouched
 from egcam.models.shadow import meta_copy
 
 _POOLING = re.compile(r"Adaptive|Global|AttentionPool", re.IGNORECASE)

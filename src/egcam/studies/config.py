@@ -9,11 +9,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from egcam import registry
+from egcam.attribution import registry
+from egcam.attribution.references import MADE_BY_NAME
 from egcam.errors import EgcamError, MethodError, near_misses
 from egcam.metrics.registry import MetricError, metric
 from egcam.models.zoo import RANDOM
-from egcam.references import MADE_BY_NAME
 from egcam.studies.plugins import import_plugins
 from egcam.studies.specs import (
     Aim,

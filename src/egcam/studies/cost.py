@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from egcam import registry
+from egcam.attribution import registry
 from egcam.errors import InputError
 from egcam.metrics import robustness
 from egcam.metrics.faithfulness import patch_count, patch_side

@@ -113,8 +113,8 @@ def reference_pool(
     They are drawn from all the data, not from the study's choice alone, and do not depend on how many images the study
     takes. They are taken from the end of the order the choice takes from the beginning of, given the same seed, so the
     two meet only where the data are few; the explained image itself is never used, for
-    `egcam.references.Images` leaves it out. Files that cannot be read are passed over, and an image that is in the
-    data several times is taken once.
+    `egcam.attribution.references.Images` leaves it out. Files that cannot be read are passed over, and an image that
+    is in the data several times is taken once.
 
     Args:
         dataset: the study's data.

@@ -16,8 +16,8 @@ from hashlib import sha256
 import numpy as np
 
 from egcam.studies.datasets.dataset import Dataset, Picture
-from egcam.studies.folders import StoreError
-from egcam.studies.outcomes import Outcome, failed
+from egcam.studies.records import Outcome, failed
+from egcam.studies.storage import StoreError
 
 _CHECKSUM_LENGTH = 24
 _READ_AT_ONCE = 8

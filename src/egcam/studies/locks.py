@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from egcam.studies.folders import Folder, LocalFolder, StoreError
+from egcam.studies.storage import Folder, LocalFolder, StoreError
 
 Shard: TypeAlias = tuple[int, int]
 Release: TypeAlias = Callable[[], None]

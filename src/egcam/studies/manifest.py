@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from egcam._version import __version__
-from egcam.studies.folders import StoreError
 from egcam.studies.inputs import difference
+from egcam.studies.storage import StoreError
 
 Plain: TypeAlias = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from egcam import references, registry
+from egcam.attribution import references, registry
 from egcam.errors import LayerError, near_misses
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo

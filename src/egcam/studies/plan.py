@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import groupby
 
 from egcam.studies.config import StudyError
-from egcam.studies.outcomes import Unit
+from egcam.studies.records import Unit
 from egcam.studies.specs import Study
 
 Part = tuple[int, int]

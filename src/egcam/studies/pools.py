@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from egcam import references, registry
+from egcam.attribution import references, registry
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture

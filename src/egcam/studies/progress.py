@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from egcam.studies.outcomes import Outcome
+from egcam.studies.records import Outcome
 from egcam.studies.results import Results, Sourced
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ import torch
 from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
-from egcam.heatmaps import upsampled
-from egcam.metrics.comparable import comparable
+from egcam.evaluation.comparable import comparable
+from egcam.evaluation.table import Row, Table
+from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Row, Table
 from egcam.metrics.undefined import causes_collected
 from egcam.studies.config import study_from
-from egcam.studies.outcomes import Floats, Outcome, Unit
+from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Results:
 
     A model's table holds the images that every method has finished, failures included, so that methods are compared
     on the same images in the same order; its means are over those of them that all compared methods have a score for
-    (see `egcam.metrics.tables.Table.comparable`). Metrics of the whole set (sufficiency) are computed here, from the
+    (see `egcam.evaluation.table.Table.comparable`). Metrics of the whole set (sufficiency) are computed here, from the
     kept maps, over the images that all compared methods have a map of: each score hangs on all of them.
 
     Attributes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egcam.metrics.registry import metric
-from egcam.studies.bench import BEGAN_WITH, check_data
+from egcam.studies.buffer import Saver
 from egcam.studies.config import as_dict, identity, load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
@@ -16,16 +16,16 @@ from egcam.studies.engines import Engine, Job, Shard, make_engine
 from egcam.studies.inputs import Inputs, check_unchanged, sampled
 from egcam.studies.manifest import DataRecord, Manifest, names_checksum, versions
 from egcam.studies.networks import Described, describe_networks
-from egcam.studies.outcomes import Outcome, Unit
 from egcam.studies.plan import WHOLE, Part, belongs, left, planned, shard_size, shards
 from egcam.studies.plugins import plugin_checksum
 from egcam.studies.pools import pool_checksums
+from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results
-from egcam.studies.saving import Saver
 from egcam.studies.specs import Study
 from egcam.studies.store import Store
+from egcam.studies.worker import BEGAN_WITH, check_data
 
-FACTORY = "egcam.studies.bench:open_bench"
+FACTORY = "egcam.studies.worker:open_bench"
 _CONTENTS_READ = 32
 # How many there are is the engine's business; shards for this many suit a cluster and cost a small machine little.
 _MANY_WORKERS = 64

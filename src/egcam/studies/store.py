@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from egcam.errors import require
-from egcam.studies import parts
-from egcam.studies.folders import LocalFolder, StoreError, StoreWarning, open_folder
+from egcam.studies import parquet
 from egcam.studies.inputs import Seen
 from egcam.studies.locks import Shard, guarded, locked
 from egcam.studies.manifest import Manifest
-from egcam.studies.outcomes import Floats, Outcome, Unit
+from egcam.studies.records import Floats, Outcome, Unit
+from egcam.studies.storage import LocalFolder, StoreError, StoreWarning, open_folder
 
 __all__ = ["Store", "StoreError", "StoreWarning"]
 
@@ -43,7 +43,7 @@ class Store:
 
     Example:
         >>> from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
-        >>> from egcam.studies.outcomes import Score
+        >>> from egcam.studies.records import Score
         >>> models = {"vgg16": ModelRecord("no checksum", 0, "features.30")}
         >>> manifest = Manifest({"methods": [{"name": "cam"}]}, DataRecord("a dog", 1, ""), models, units=1)
         >>> store = Store("memory://docstring-of-store")
@@ -112,15 +112,15 @@ class Store:
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Add outcomes, all or none: once this returns they are kept."""
         if outcomes:
-            data = parts.encode(outcomes, self.manifest.identity)
-            self._folder.write(f"{PARTS}/{parts.part_name(data)}", data)
+            data = parquet.encode(outcomes, self.manifest.identity)
+            self._folder.write(f"{PARTS}/{parquet.part_name(data)}", data)
 
     def done(self, failed: bool = True) -> set[Unit]:
         """The units there are outcomes of; without `failed`, only those that did not fail."""
         table = self._table(())
         if not failed:
             table = table.filter(table["error"].is_null())
-        return set(parts.units(table))
+        return set(parquet.units(table))
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes, each unit's once, without curves, maps and pictures.
@@ -128,23 +128,23 @@ class Store:
         They are in the order of models, then images, then methods. Of a unit that is there several times the first that
         did not fail counts.
         """
-        return parts.outcomes(self._table(parts.OUTCOME))
+        return parquet.outcomes(self._table(parquet.OUTCOME))
 
     def errors(self) -> dict[Unit, str]:
         """Why units failed."""
         table = self._table(())
-        reasons = zip(parts.units(table), table["error"].to_pylist(), strict=True)
+        reasons = zip(parquet.units(table), table["error"].to_pylist(), strict=True)
         return {unit: reason for unit, reason in reasons if reason is not None}
 
     def inputs(self) -> list[Seen]:
         """The images as they were when units were made from them."""
-        return parts.inputs(self._table(parts.INPUT))
+        return parquet.inputs(self._table(parquet.INPUT))
 
     def curves(self, model: str, metric: str) -> dict[str, dict[int, Floats]]:
         """Perturbation curves: by method, then image."""
         table = self._table(("curves",), model=model)
         found: dict[str, dict[int, Floats]] = {}
-        for unit, curve in zip(parts.units(table), parts.curves(table, metric), strict=True):
+        for unit, curve in zip(parquet.units(table), parquet.curves(table, metric), strict=True):
             if curve is not None:
                 found.setdefault(unit.method, {})[unit.image] = curve
         return found
@@ -152,21 +152,21 @@ class Store:
     def maps(self, model: str, method: str) -> dict[int, Floats]:
         """The coarse maps that were kept, by image."""
         table = self._table(("coarse",), model=model, method=method)
-        pairs = zip(parts.units(table), parts.maps(table), strict=True)
+        pairs = zip(parquet.units(table), parquet.maps(table), strict=True)
         return {unit.image: coarse for unit, coarse in pairs if coarse is not None}
 
     def pictures(self, model: str) -> dict[int, bytes]:
         """What the model saw, as encoded images, where kept, by image."""
         table = self._table(("picture",), model=model)
         found: dict[int, bytes] = {}
-        for unit, picture in zip(parts.units(table), table["picture"].to_pylist(), strict=True):
+        for unit, picture in zip(parquet.units(table), table["picture"].to_pylist(), strict=True):
             if picture is not None:
                 found.setdefault(unit.image, picture)
         return found
 
     def damaged(self) -> list[str]:
         """Names of parts that do not fit their checksum; their units count as not done."""
-        names = [name for name in self._folder.names(PARTS) if parts.checksum_in(name)]
+        names = [name for name in self._folder.names(PARTS) if parquet.checksum_in(name)]
         return [name for name, sound in zip(names, self._map(self._is_sound, names), strict=True) if not sound]
 
     def set_damaged_aside(self) -> list[str]:
@@ -190,7 +190,7 @@ class Store:
         require("pyarrow", "study", "a study's results")
         import pyarrow as pa
 
-        wanted = list(dict.fromkeys((*parts.KEYS, "error", *columns)))
+        wanted = list(dict.fromkeys((*parquet.KEYS, "error", *columns)))
         identity = self.manifest.identity
 
         def read(name: str) -> Any:
@@ -201,14 +201,16 @@ class Store:
         faults = [one for one in found if isinstance(one, str)]
         self._warn("damaged parts were left out, their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
-        nothing = parts.decode(parts.encode((), identity), identity, wanted, self.folder)
+        nothing = parquet.decode(parquet.encode((), identity), identity, wanted, self.folder)
         joined = pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))])
         return joined.take(self._rows(joined))
 
     def _part_names(self) -> list[str]:
         names = [name for name in self._folder.names(PARTS) if name.endswith(".parquet")]
-        self._warn("files whose names egcam did not give were left out", [n for n in names if not parts.checksum_in(n)])
-        return [name for name in names if parts.checksum_in(name)]
+        self._warn(
+            "files whose names egcam did not give were left out", [n for n in names if not parquet.checksum_in(n)]
+        )
+        return [name for name in names if parquet.checksum_in(name)]
 
     def _warn(self, what: str, names: Sequence[str]) -> None:
         if names:
@@ -220,19 +222,19 @@ class Store:
         path = f"{PARTS}/{name}"
         try:
             data = self._folder.read(path)
-            parts.check(name, data)
+            parquet.check(name, data)
         except FileNotFoundError:
             return f"{name}: set aside since it was listed"
-        except parts.DamagedPartError as error:
+        except parquet.DamagedPartError as error:
             return str(error)
-        return parts.decode(data, identity, columns, f"{self.folder.rstrip('/')}/{path}")
+        return parquet.decode(data, identity, columns, f"{self.folder.rstrip('/')}/{path}")
 
     def _is_sound(self, name: str) -> bool:
         try:
-            parts.check(name, self._folder.read(f"{PARTS}/{name}"))
+            parquet.check(name, self._folder.read(f"{PARTS}/{name}"))
         except FileNotFoundError:
             return True
-        except parts.DamagedPartError:
+        except parquet.DamagedPartError:
             return False
         return True
 

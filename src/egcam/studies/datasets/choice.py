@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from egcam.errors import near_misses
-from egcam.randomness import generator
+from egcam.rng import generator
 from egcam.studies.datasets.dataset import DataError, Dataset, Picture
 
 

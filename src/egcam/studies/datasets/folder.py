@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 from egcam.errors import near_misses
-from egcam.images import images_in
+from egcam.photos.files import images_in
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
 from egcam.studies.datasets.listing import Entry, Listing, MaskReader, Missing, of_classes
 from egcam.studies.datasets.masks import Box, fitted, from_boxes, from_file
@@ -131,7 +131,7 @@ def _group(word: str, entries: list[Entry]) -> str:
 
 def _check_first_mask(entries: list[Entry]) -> None:
     """Fail when the data are opened, not at each image, where masks need `mask_values` or have the wrong size."""
-    from egcam.images import read_image
+    from egcam.photos.files import read_image
 
     marked = next((entry for entry in entries if entry.mask is not None), None)
     if marked is not None and marked.mask is not None:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from egcam.images import images_in
+from egcam.photos.files import images_in
 from egcam.studies.datasets import ilsvrc
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
 from egcam.studies.datasets.ilsvrc import Boxes

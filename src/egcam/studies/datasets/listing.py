@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from PIL import Image
 
-from egcam.images import read_image
+from egcam.photos.files import read_image
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
 
 _STAMP_LENGTH = 16

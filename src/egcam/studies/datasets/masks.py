@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.images import read_image
+from egcam.photos.files import read_image
 from egcam.studies.datasets.dataset import DataError, Mask
 
 _ORIENTATION = 0x0112

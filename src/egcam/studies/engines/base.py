@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
-from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.records import Outcome, Unit
 
 Shard: TypeAlias = Sequence[Unit]
 Work: TypeAlias = Callable[[Unit], Outcome]

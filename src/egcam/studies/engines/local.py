@@ -19,7 +19,7 @@ from egcam.studies.engines.base import Job, Shard
 from egcam.studies.engines.cores import available_cores
 from egcam.studies.engines.pool import WorkerDied, outcomes_of
 from egcam.studies.engines.worker import thread_environment
-from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.records import Outcome, Unit
 
 _SECONDS_TO_END = 2.0
 # A dead worker's pipe closes at once, unless a process that the worker started still holds it.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.base import Job, Shard
-from egcam.studies.outcomes import Outcome, Unit, failed
+from egcam.studies.records import Outcome, Unit, failed
 
 # A worker that dies while it opens the job was not killed by a unit; this many in a row mean that the job is broken.
 MOST_FALSE_STARTS = 3

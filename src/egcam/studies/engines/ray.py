@@ -21,7 +21,7 @@ from egcam.studies.engines.base import Job, Shard
 from egcam.studies.engines.cores import available_cores
 from egcam.studies.engines.pool import WorkerDied, outcomes_of
 from egcam.studies.engines.worker import Worker, thread_environment
-from egcam.studies.outcomes import Outcome, Unit
+from egcam.studies.records import Outcome, Unit
 
 _ADDRESSES = "'auto', 'host:6379' (the head's address, from a machine of the cluster) or 'ray://host:10001'"
 _SECONDS_TO_CONNECT = 5.0

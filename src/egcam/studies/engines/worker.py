@@ -19,7 +19,7 @@ from typing import Any
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.base import Job
-from egcam.studies.outcomes import Outcome, Unit, failed
+from egcam.studies.records import Outcome, Unit, failed
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

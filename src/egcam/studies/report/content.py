@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from PIL import Image
 
+from egcam.drawing.overlays import overlay_image
+from egcam.drawing.palette import checked_sharpness
+from egcam.evaluation.comparable import comparable
+from egcam.evaluation.printing import image_counts
+from egcam.evaluation.ranking import Ranking, mean_ranks
+from egcam.evaluation.table import Table
 from egcam.figures.style import Line as Look
-from egcam.heatmaps import heatmaps
-from egcam.metrics.comparable import comparable
-from egcam.metrics.printing import image_counts
-from egcam.metrics.ranking import Ranking, mean_ranks
-from egcam.metrics.tables import Table
-from egcam.palette import checked_sharpness
-from egcam.plots import overlay_image
+from egcam.imageops import heatmaps
 from egcam.studies.report import facts
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.intervals import Array, intervals, means

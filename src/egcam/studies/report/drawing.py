@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from egcam.evaluation.ranking import Ranking
 from egcam.figures import style
 from egcam.figures.words import fitted, width_of
-from egcam.metrics.ranking import Ranking
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.content import Content, Part
 from egcam.studies.report.words import metric_label

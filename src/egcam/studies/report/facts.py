@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from egcam.metrics import printing
-from egcam.metrics.numbers import counted
+from egcam.attribution.references import by_name
+from egcam.evaluation import printing
+from egcam.evaluation.numbers import counted
+from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Table
-from egcam.references import by_name
 from egcam.studies.report.class_names import is_own
 from egcam.studies.report.words import listed, method_labels, metric_label, one_line
 from egcam.studies.results import Results, known_of

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from PIL import Image
 
+from egcam.drawing.overlays import Tile, grid
+from egcam.evaluation.numbers import counted
+from egcam.evaluation.ranking import Ranking
 from egcam.figures import style
-from egcam.metrics.numbers import counted
-from egcam.metrics.ranking import Ranking
-from egcam.plots import Tile, grid
 from egcam.studies.report import drawing
 from egcam.studies.report.content import Content, Example, Part
 from egcam.studies.report.words import listed

@@ -1,6 +1,6 @@
 """Bootstrap over images, for many columns of scores at once.
 
-The draws are those of `egcam.metrics.tables.Table.summary`, so the intervals are, too; here a study's few hundred
+The draws are those of `egcam.evaluation.table.Table.summary`, so the intervals are, too; here a study's few hundred
 columns share them, as a product of matrices.
 """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from egcam.metrics.printing import latex_grid, means_over
+from egcam.evaluation.printing import latex_grid, means_over
+from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Table
 from egcam.studies.report.content import Content, Part
 from egcam.studies.report.markdown import renamed
 from egcam.studies.report.summary import Line

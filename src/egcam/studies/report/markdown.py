@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from math import isfinite
 
-from egcam.metrics.printing import markdown_grid, means_over
+from egcam.evaluation.printing import markdown_grid, means_over
+from egcam.evaluation.table import Row, Table
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Row, Table
 from egcam.studies.report.content import Content, Part
 from egcam.studies.report.figures import Drawing
 from egcam.studies.report.words import better, key, metric_label, spread

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from egcam.metrics.numbers import counted
-from egcam.metrics.printing import image_counts
-from egcam.metrics.tables import Table
+from egcam.evaluation.numbers import counted
+from egcam.evaluation.printing import image_counts
+from egcam.evaluation.table import Table
 from egcam.studies.report.summary import Line, Summary, summarised
 from egcam.studies.report.words import better, listed, metric_label, spread
 

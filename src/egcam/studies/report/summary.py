@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from egcam.errors import MethodError, near_misses
-from egcam.metrics.comparable import ranks
+from egcam.evaluation.comparable import ranks
+from egcam.evaluation.table import Table, paired_difference
 from egcam.metrics.registry import metric as metric_called
-from egcam.metrics.tables import Table, paired_difference
 from egcam.studies.report.intervals import intervals, means
 
 Verdict = Literal["ahead", "behind", "no difference shown", "no score", "too few images", "not compared", "baseline"]

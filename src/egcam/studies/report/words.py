@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import floor, isfinite, log10
 
+from egcam.evaluation.numbers import figure
 from egcam.figures import style
-from egcam.metrics.numbers import figure
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.specs import MethodSpec
 

@@ -1,5 +1,0 @@
-"""The page: explain images in the browser. `egcam app` starts it; see `egcam.app.server.serve`.
-
-Data flows one way: limits and choices turn what a browser sent into what egcam takes; the session computes with the one
-shared model; fragments and downloads turn results into HTML and files; the page wires them up; the server serves it.
-"""

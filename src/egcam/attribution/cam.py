@@ -1,0 +1,425 @@
+"""Class activation maps: layer x gradient x weighting, and the named methods made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, TypeGuard, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from egcam.attribution.averaging import Wanted, check_samples
+from egcam.attribution.estimators import Estimator, Expected, Smooth, Vanilla
+from egcam.attribution.explainer import Explainer, plain_settings
+from egcam.attribution.kernels import KernelLike
+from egcam.attribution.maps import Maps
+from egcam.attribution.moments import Moments, wide_enough
+from egcam.attribution.options import Common
+from egcam.attribution.path_points import Difference
+from egcam.attribution.paths import PathLike
+from egcam.attribution.references import ReferenceLike, as_reference
+from egcam.attribution.sampling import Sampling
+from egcam.attribution.task import Task, chunks
+from egcam.attribution.weightings import (
+    Elementwise,
+    GradientMean,
+    Negative,
+    Normalised,
+    PlusPlus,
+    Positive,
+    Weighting,
+    WeightingLike,
+    as_weighting,
+)
+from egcam.errors import MethodError, ModelError, TargetError
+from egcam.models.layers import Layer
+from egcam.models.targets import by_class, class_scores
+
+
+class GradientCAM(Explainer):
+    """Any gradient CAM: map = relu( sum_k w_k A^k ), w from a weighting of a gradient estimate.
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
+        weighting: how it weighs the channels: a `Weighting`; its name, "mean" (Grad-CAM), "elementwise" (HiRes-CAM),
+            "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++) or "summed" (the gradient times
+            its difference term, the attribution itself); or a function (gradient, activations) -> weights.
+        negative: the weight of negative evidence in m = sum_k c_k, c_k = w_k A^k. A number from 0 to 1 multiplies
+            negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": the samples' negative
+            contributions are weighted by how consistently the samples agree on the sign, see `Weighting.map`; for a
+            single gradient, and wherever the gradient is the same at all points, that is the sum itself. Signed maps
+            count negative evidence in full.
+        common: the options all explainers take.
+    """
+
+    name = "gradient-cam"
+    weighting: Weighting = GradientMean()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        gradient: Estimator | None = None,
+        weighting: WeightingLike | None = None,
+        negative: Negative = 1.0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, **common)
+        self.negative = _checked_negative(negative)
+        self.gradient = Vanilla() if gradient is None else gradient
+        if not isinstance(self.gradient, Estimator):
+            raise MethodError(
+                f"gradient must be an estimator such as egcam.Expected(), not {type(self.gradient).__name__}"
+            )
+        if weighting is not None:
+            self.weighting = as_weighting(weighting)
+
+    @property
+    def passes(self) -> int:
+        """Those of the estimator."""
+        return self.gradient.passes
+
+    def _explain(self, task: Task) -> Maps:
+        negative = 1.0 if self.signed else self.negative
+        # Not passed on where it is 1: a weighting of one's own may have a map without it.
+        less: dict[str, Negative] = {} if negative == 1.0 else {"negative": negative}
+
+        def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
+            return [
+                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)], **less)
+                for layer, activations in zip(moments, task.activations, strict=True)
+            ]
+
+        wanted = Wanted(self.weighting.order, negative == "agreed", not self.signed)
+        found = self.gradient.estimate(task, wanted, map_of)
+        return found if self.weighting.is_complete else replace(found, completeness=None)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "gradient": plain_settings(self.gradient),
+            "weighting": type(self.weighting).__name__,
+            "negative": self.negative,
+        }
+
+
+def _checked_negative(negative: Negative) -> Negative:
+    if negative == "agreed":
+        return "agreed"
+    if isinstance(negative, bool) or not isinstance(negative, int | float) or not 0.0 <= negative <= 1.0:
+        raise MethodError(
+            "negative is the weight of negative evidence, a number from 0 to 1 (1 counts it in full) or 'agreed', "
+            f"not {negative!r}"
+        )
+    return float(negative)
+
+
+class _NamedCAM(GradientCAM):
+    """A gradient CAM whose weighting is what its name stands for, so it takes no other."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        gradient: Estimator | None = None,
+        negative: Negative = 1.0,
+        **common: Unpack[Common],
+    ) -> None:
+        if "weighting" in common:
+            raise MethodError(
+                f"{self.name} has a weighting of its own, with another it would be another method: "
+                "that is egcam.GradientCAM(model, gradient=..., weighting=...)"
+            )
+        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
+
+
+class GradCAM(_NamedCAM):
+    """Grad-CAM (Selvaraju et al., 2017): w_k = mean_ij dy/dA^k.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
+        >>> GradCAM(net, signed=True)(torch.ones(1, 1, 8, 8), target=0).maps.shape
+        torch.Size([1, 6, 6])
+    """
+
+    name = "grad-cam"
+
+
+class HiResCAM(_NamedCAM):
+    """HiRes-CAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
+
+    name = "hires-cam"
+    weighting = Elementwise()
+
+
+class XGradCAM(_NamedCAM):
+    """XGrad-CAM (Fu et al., 2020): w_k = sum_ij(dy/dA^k * A^k) / sum_ij A^k."""
+
+    name = "xgrad-cam"
+    weighting = Normalised()
+
+
+class LayerCAM(_NamedCAM):
+    """LayerCAM (Jiang et al., 2021): map = relu( sum_k relu(dy/dA^k) * A^k )."""
+
+    name = "layer-cam"
+    weighting = Positive()
+
+
+class GradCAMPlusPlus(_NamedCAM):
+    """Grad-CAM++ (Chattopadhay et al., 2018): w_k = sum_ij alpha relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3)."""
+
+    name = "grad-cam++"
+    weighting = PlusPlus()
+
+
+class SmoothGradCAMPlusPlus(_NamedCAM):
+    """Smooth Grad-CAM++ (Omeiza et al., 2019): Grad-CAM++ on the moments of g averaged over noisy copies of the image.
+
+    The activations are those of the clean image. The noise's standard deviation is `scale` * (max - min).
+    """
+
+    name = "smooth-grad-cam++"
+    weighting = PlusPlus()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        samples: int = 25,
+        scale: float = 0.15,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, gradient=Smooth(samples, scale=scale, seed=seed), **common)
+
+
+class ExpectedGradCAM(_NamedCAM):
+    """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
+
+        z_s = path(x'_s, x, a_s) + eta_s,     W_s = k d_s * dy/dA at z_s
+        weighting="elementwise" (default)   c_s,k = W_s,k * A^k
+        weighting="mean"                    c_s,k = mean_ij(W_s,k) A^k
+        weighting="summed"                  c_s,k = W_s,k, with a difference term: the layer attribution itself
+        P_k = 1/n sum_s relu(c_s,k),     N_k = 1/n sum_s relu(-c_s,k),     r_k = |P_k - N_k| / (P_k + N_k)
+        negative="agreed" (default)    map = relu( sum_k P_k - r_k N_k )
+        negative=1                     map = relu( sum_k P_k - N_k ), the CAM of the averaged weights
+
+    Negative contributions are thus weighted by how consistently the samples agree on their sign; at a linear head they
+    do, and the map is that of HiRes-CAM. With mean weights samples and positions must agree: there P_k + N_k is the
+    mean of |W_s,k| over both, times |A^k|. A signed map is the average of the sums themselves. The paper's formula is
+    the registered method "expected-grad-cam-paper". What each choice does to the map's quality was measured before it
+    became the default.
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        reference: what x' is drawn from: images of the data set, a name, …; see `Expected`. By default blurred copies
+            of the image and plain colours in turn, which needs no data.
+        samples: n, the most path points for each image.
+        seed: of all draws.
+        path: "linear", "subset", "latent" or a callable; see `Expected`.
+        kernel: smoothing noise; see `Kernel`.
+        difference: "none", "input", "latent" or "increment"; see `Expected`.
+        sampling: "lattice", "stratified" or "monte-carlo"; see `Expected`.
+        tolerance: the relative standard error of the map at which sampling stops.
+        weighting: "elementwise", "mean" or "summed".
+        negative: the weight of negative evidence; see `GradientCAM`.
+        common: the options all explainers take.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
+        >>> cam = ExpectedGradCAM(net, reference="black", samples=8, signed=True)
+        >>> explanation = cam(torch.rand(2, 1, 8, 8), target=0)
+        >>> explanation.maps.shape, explanation.passes
+        (torch.Size([2, 6, 6]), 18)
+    """
+
+    name = "expected-grad-cam"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        reference: ReferenceLike = None,
+        samples: int = 32,
+        seed: int = 0,
+        path: PathLike = "linear",
+        kernel: KernelLike = None,
+        difference: Difference = "none",
+        sampling: Sampling = "lattice",
+        tolerance: float | None = None,
+        weighting: Literal["elementwise", "mean", "summed"] = "elementwise",
+        negative: Negative = "agreed",
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Expected(
+            reference,
+            samples,
+            path=path,
+            kernel=kernel,
+            difference=difference,
+            sampling=sampling,
+            tolerance=tolerance,
+            seed=seed,
+        )
+        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
+        if weighting not in _OF_EXPECTED:
+            raise MethodError(
+                f"the weighting of Expected Grad-CAM is {' or '.join(map(repr, _OF_EXPECTED))}, not {weighting!r}; "
+                "any other is egcam.GradientCAM(model, gradient=egcam.Expected(...), weighting=...)"
+            )
+        if weighting == "summed" and difference == "none":
+            raise MethodError(
+                "weighting='summed' adds up weighted differences, so it needs difference='latent', 'increment' or "
+                "'input'"
+            )
+        self.weighting = as_weighting(weighting)
+
+
+_OF_EXPECTED = ("elementwise", "mean", "summed")
+
+
+class IntegratedGradCAM(Explainer):
+    """Integrated Grad-CAM (Sattarzadeh et al., 2021).
+
+        map = 1/n sum_j relu( sum_k mean_ij(dy/dA^k at z_j) * (A^k(z_j) - A^k(b)) )
+        z_j = b + a_j (x - b),  a_j = (j + 1/2) / n
+
+    The midpoint rule converges as the number of steps grows. With `authors=True` it is computed as its authors coded
+    it: a_j = j/n, which never reaches the image, A^k(z_j) without A^k(b), and a sum instead of a mean, which grows
+    with n. Costs n + 2 passes for each image, n + 1 with `authors`.
+    """
+
+    name = "integrated-grad-cam"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        steps: int = 50,
+        baseline: ReferenceLike = "black",
+        authors: bool = False,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, **common)
+        check_samples(steps, "steps")
+        self.steps = steps
+        self.baseline = as_reference(baseline, default="black", seed=seed)
+        self.authors = authors
+        self.seed = seed
+
+    @property
+    def passes(self) -> int:
+        """n + 2: the image, the baseline (up to the layer) and n path points."""
+        return self.steps + (1 if self.authors else 2)
+
+    def _explain(self, task: Task) -> Maps:
+        task.first_pass()
+        images = task.images
+        baselines = self.baseline.draw(images, task.rows.tolist(), 0, self.seed).images
+        everyone = torch.arange(len(images), device="cpu")
+        at_baseline = None if self.authors else [wide_enough(a) for a in task.features(baselines, everyone)]
+        totals = [torch.zeros_like(wide_enough(layer[:, 0])) for layer in task.activations]
+        pairs = [(step, row) for step in range(self.steps) for row in range(len(images))]
+        for batch in chunks(pairs, task.batch_size):
+            own = torch.tensor([row for _, row in batch], device="cpu")
+            shares = images.new_tensor([self._share(step) for step, _ in batch])
+            points = images[own] - (1 - shares[:, None, None, None]) * (images[own] - baselines[own])
+            seen = task.gradients(points, own)
+            for layer, (activations, gradient) in enumerate(zip(seen.activations, seen.gradients, strict=True)):
+                rise = wide_enough(activations)
+                if at_baseline is not None:
+                    rise = rise - at_baseline[layer][own.to(rise.device)]
+                maps = (wide_enough(gradient).mean((2, 3), keepdim=True) * rise).sum(1)
+                maps = maps if self.signed else maps.relu()
+                for place, (_, row) in enumerate(batch):
+                    totals[layer][row] += maps[place]
+        return Maps([t if self.authors else t / self.steps for t in totals], None, self.baseline.description)
+
+    def _share(self, step: int) -> float:
+        return step / self.steps if self.authors else (step + 0.5) / self.steps
+
+    def _options(self) -> dict[str, Any]:
+        return {"steps": self.steps, "authors": self.authors}
+
+
+class CAM(Explainer):
+    """CAM (Zhou et al., 2016): map = relu( sum_k w_k A^k ), w the target class's weights in the last linear layer.
+
+    For networks that end in global average pooling and one linear layer (or 1x1 convolution). That they do is seen by
+    their numbers: the weights W and biases b are those for which logits = W mean_ij(A) + b. Where no linear layer
+    gives the logits in this way, the network is refused.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+        >>> CAM(net, signed=True)(torch.rand(1, 1, 8, 8), target=0).maps.shape
+        torch.Size([1, 6, 6])
+    """
+
+    name = "cam"
+
+    def _explain(self, task: Task) -> Maps:
+        seen = task.first_pass()
+        if task.indices is None:
+            raise TargetError("CAM takes its weights from a class; a callable target has none. Use 'grad-cam'")
+        outputs = class_scores(seen.output, len(task.images))
+        maps = []
+        for point, layer in zip(task.probe.points, task.activations, strict=True):
+            weights = by_class(self._weights(point.name, layer, outputs).T, self.classes).T
+            rows = weights[task.indices.to(weights.device)].to(layer.device)
+            maps.append((rows[:, :, None, None] * wide_enough(layer)).sum(1))
+        return Maps(maps)
+
+    def _weights(self, name: str, layer: Tensor, outputs: Tensor) -> Tensor:
+        """(outputs, K) of the linear layer that makes the outputs from the layer's averaged activations."""
+        count, channels = outputs.shape[1], layer.shape[1]
+        linear = [module for module in self.model.modules() if _is_linear(module) and len(module.weight) == count]
+        if not linear:
+            raise ModelError(
+                f"CAM needs a network that ends in a linear layer with one output for each of the {count} classes, "
+                "and this one has none; use 'grad-cam'"
+            )
+        fitting = [module for module in linear if module.weight[0].numel() == channels]
+        if not fitting:
+            raise ModelError(
+                "CAM needs a network that ends in global average pooling and one linear layer: the last linear layer "
+                f"takes {linear[-1].weight[0].numel()} features, the explained layer has {channels} channels; "
+                "use 'grad-cam'"
+            )
+        for module in reversed(fitting):
+            if _makes(module, layer, outputs):
+                return wide_enough(module.weight.detach().flatten(1))
+        raise ModelError(
+            "CAM needs a network that ends in global average pooling and one linear layer, whose output is the logits: "
+            f"averaging the activations of {name!r} and applying a linear layer of this network does not give its "
+            "logits, so something else lies between (another pooling, block, layer or activation); choose the layer "
+            "right before the pooling, or use 'grad-cam'"
+        )
+
+
+def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
+    if isinstance(module, nn.Conv2d):
+        return module.kernel_size == (1, 1) and module.groups == 1
+    return isinstance(module, nn.Linear)
+
+
+def _makes(module: nn.Linear | nn.Conv2d, layer: Tensor, outputs: Tensor) -> bool:
+    """Whether `outputs` (N, C) are W mean_ij(A) + b of the linear layer, as far as rounding lets one tell."""
+    weight, pooled = wide_enough(module.weight.detach().flatten(1)), wide_enough(layer).mean((2, 3))
+    bias = weight.new_zeros(len(weight)) if module.bias is None else wide_enough(module.bias.detach())
+    pooled, found = pooled.to(weight), wide_enough(outputs.detach()).to(weight)
+    rounding = max(_ROUNDING.get(tensor.dtype, 1e-4) for tensor in (module.weight, layer, outputs))
+    # Rounding grows with what is added up, not with the sum: terms may cancel.
+    size = pooled.abs() @ weight.abs().T + bias.abs()
+    return bool(((pooled @ weight.T + bias - found).abs() <= rounding * size).all())
+
+
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

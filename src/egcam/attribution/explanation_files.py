@@ -1,0 +1,277 @@
+"""An explanation as files in a folder: numbers, facts and pictures, and the batches of a stream side by side.
+
+The batch that starts at image 64 of a stream is `explanation_64.npz` and `explanation_64.json`; the first one, and an
+explanation that belongs to no stream, is `explanation.npz` and `explanation.json`. Pictures are numbered as the images.
+The record (json) names the pictures that were written with it: nothing else is ever deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egcam._version import __version__
+from egcam.attribution.explanation import Completeness, Explanation
+from egcam.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_TENSORS = ("maps", "error", "targets", "scores", "predictions")
+_CLASSES = ("targets", "predictions")
+_SIDES = ("total", "expected", "attributions")
+_COMPLETE = "completeness_"
+_ALIKE = ("method", "layer", "reference", "size", "options", "classes")
+_KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
+_RECORD = re.compile(r"explanation(?:_([1-9][0-9]*))?\.json")
+_PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.png")
+
+
+def save(explanation: Explanation, folder: str | Path, pictures: bool = True) -> Path:
+    """Write an explanation into a folder; see `Explanation.save`."""
+    folder = Path(folder)
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; an explanation is saved as a folder of files")
+    folder.mkdir(parents=True, exist_ok=True)
+    for start in _starts(folder):
+        # The first batch begins a new stream: what an earlier one left would be mixed up with it.
+        if explanation.start in (0, start):
+            _remove(folder, start)
+    stem = _stem(explanation.start)
+    arrays = {name: _to_numpy(tensor) for name, tensor in _tensors(explanation).items()}
+    np.savez_compressed(folder / f"{stem}.npz", **arrays)  # type: ignore[arg-type]
+    numbers = range(explanation.start, explanation.start + len(explanation))
+    kinds = [] if not pictures else ["heatmap"] if explanation.images is None else ["heatmap", "overlay"]
+    facts = _facts(explanation, [f"{kind}_{number}.png" for kind in kinds for number in numbers])
+    # Before the pictures, so that those of a save that was interrupted are accounted for.
+    text = json.dumps(facts, indent=2, ensure_ascii=False, default=_plain_number)
+    (folder / f"{stem}.json").write_text(text + "\n", encoding="utf-8")
+    for kind in kinds:
+        drawn = _heat_pictures(explanation) if kind == "heatmap" else explanation.overlay()
+        for number, picture in zip(numbers, drawn, strict=True):
+            picture.save(folder / f"{kind}_{number}.png")
+    return folder
+
+
+def load(folder: str | Path, start: int | None = None) -> Explanation:
+    """Read the explanation in a folder; see `Explanation.load`."""
+    folder = Path(folder)
+    starts = _starts(folder)
+    if not starts:
+        raise InputError(f"{folder} holds no saved explanation: explanation.json and explanation.npz are missing")
+    if start is not None:
+        if start not in starts:
+            there = ", ".join(map(str, starts))
+            raise InputError(f"{folder} holds no batch that starts at {start}; there are {there}")
+        starts = [start]
+    batches = [_read(folder, one) for one in starts]
+    return batches[0] if len(batches) == 1 else _joined(folder, batches)
+
+
+def _stem(start: int) -> str:
+    return "explanation" if start == 0 else f"explanation_{start}"
+
+
+def _starts(folder: Path) -> list[int]:
+    """The numbers of the first images of all batches in a folder, rising."""
+    if not folder.is_dir():
+        return []
+    found = (_RECORD.fullmatch(path.name) for path in folder.iterdir() if path.is_file())
+    starts = [int(match[1] or 0) for match in found if match]
+    return sorted(start for start in starts if start == 0 or _is_ours(folder, start))
+
+
+def _is_ours(folder: Path, start: int) -> bool:
+    """Whether a record was written by `save`; one that cannot be read may have been, if its numbers are there."""
+    try:
+        return "egcam" in _record(folder, start)
+    except Exception:
+        return (folder / f"{_stem(start)}.npz").is_file()
+
+
+def _record(folder: Path, start: int) -> dict[str, Any]:
+    facts = json.loads((folder / f"{_stem(start)}.json").read_text(encoding="utf-8"))
+    if not isinstance(facts, dict):
+        raise ValueError(f"{_stem(start)}.json holds no record")
+    return facts
+
+
+def _remove(folder: Path, start: int) -> None:
+    """Take away a batch: its record, its numbers, and of its pictures those the record names."""
+    try:
+        facts = _record(folder, start)
+    except Exception:  # whatever this file is, it does not say what was written with it
+        return
+    if "egcam" not in facts:
+        return
+    listed = facts.get("pictures")
+    for name in listed if isinstance(listed, list) else []:
+        # Names of our own making only: a record from elsewhere must not reach any other file.
+        if isinstance(name, str) and _PICTURE.fullmatch(name):
+            (folder / name).unlink(missing_ok=True)
+    for kind in ("npz", "json"):
+        (folder / f"{_stem(start)}.{kind}").unlink(missing_ok=True)
+
+
+def _tensors(explanation: Explanation) -> dict[str, Tensor]:
+    everything = {name: getattr(explanation, name) for name in _TENSORS}
+    if explanation.completeness is not None:
+        everything.update({f"{_COMPLETE}{name}": getattr(explanation.completeness, name) for name in _SIDES})
+    return {name: tensor for name, tensor in everything.items() if tensor is not None}
+
+
+def _facts(explanation: Explanation, pictures: list[str]) -> dict[str, Any]:
+    return {
+        "egcam": __version__,
+        "method": explanation.method,
+        "layer": explanation.layer,
+        "reference": explanation.reference,
+        "size": list(explanation.size),
+        "start": explanation.start,
+        "passes": explanation.passes,
+        "tails": explanation.tails,
+        "labels": [explanation.label(index) for index in range(len(explanation))],
+        "options": explanation.options,
+        "classes": None if explanation.classes is None else list(explanation.classes),
+        "dtypes": {name: str(one.dtype).removeprefix("torch.") for name, one in _tensors(explanation).items()},
+        "pictures": pictures,
+    }
+
+
+def _heat_pictures(explanation: Explanation) -> list[Image]:
+    from egcam.drawing.overlays import heatmap_image
+
+    batch = explanation.heatmaps.reshape(-1, *explanation.size).detach().float().cpu().numpy()
+    return [heatmap_image(heat) for heat in batch]
+
+
+def _plain_number(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"an option of type {type(value).__name__} cannot be saved")
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy()
+
+
+def _read(folder: Path, start: int) -> Explanation:
+    try:
+        return _read_batch(folder, start)
+    except (
+        Exception
+    ) as problem:  # a file may hold anything: zlib, json, zipfile and torch each have errors of their own
+        said = str(problem) or type(problem).__name__
+        raise InputError(f"the explanation in {folder} cannot be read: {_stem(start)}: {said}") from problem
+
+
+def _read_batch(folder: Path, start: int) -> Explanation:
+    facts = _record(folder, start)
+    _check_facts(facts)
+    tensors: dict[str, Tensor | None] = dict.fromkeys(_KNOWN)
+    with np.load(folder / f"{_stem(start)}.npz", allow_pickle=False) as arrays:
+        for name in arrays.files:
+            array = arrays[name]
+            if name not in _KNOWN or array.dtype.kind not in ("iu" if name in _CLASSES else "f"):
+                raise ValueError(f"{name} of {array.dtype} are no part of an explanation")
+            tensors[name] = torch.from_numpy(array).to(getattr(torch, facts["dtypes"][name]))
+    _check_tensors(tensors)
+    sides = {name: tensors.pop(f"{_COMPLETE}{name}") for name in _SIDES}
+    completeness = None if None in sides.values() else Completeness(**sides)  # type: ignore[arg-type]
+    height, width = facts["size"]
+    return Explanation(
+        size=(height, width),
+        layer=facts["layer"],
+        method=facts["method"],
+        reference=facts["reference"],
+        passes=facts["passes"],
+        tails=facts["tails"],
+        completeness=completeness,
+        options=facts["options"],
+        classes=None if facts["classes"] is None else tuple(facts["classes"]),
+        start=start,
+        **tensors,  # type: ignore[arg-type]
+    )
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    size, classes = facts["size"], facts["classes"]
+    right = {
+        "method": isinstance(facts["method"], str),
+        "layer": isinstance(facts["layer"], str),
+        "reference": isinstance(facts["reference"], str | None),
+        "size": isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size),
+        "passes": type(facts["passes"]) is int,
+        "tails": type(facts["tails"]) is int,
+        "options": isinstance(facts["options"], dict),
+        "classes": classes is None or (isinstance(classes, list) and all(isinstance(name, str) for name in classes)),
+    }
+    for name, is_right in right.items():
+        if not is_right:
+            raise ValueError(f"its {name} cannot be {facts[name]!r}")
+
+
+def _check_tensors(tensors: dict[str, Tensor | None]) -> None:
+    maps = tensors["maps"]
+    if maps is None or maps.ndim not in (2, 3) or not maps.numel() or not maps.is_floating_point():
+        raise ValueError("it holds no maps, (N, h, w) or (h, w)")
+    if tensors["scores"] is None:
+        raise ValueError("it holds no scores")
+    for name, tensor in tensors.items():
+        wanted = maps.shape if name in ("maps", "error", f"{_COMPLETE}attributions") else maps.shape[:-2]
+        if tensor is not None and tensor.shape != wanted:
+            raise ValueError(f"its {name} are {tuple(tensor.shape)}, its maps {tuple(maps.shape)}")
+
+
+def _joined(folder: Path, batches: Sequence[Explanation]) -> Explanation:
+    """The batches of a stream as one explanation."""
+    for one, following in pairwise(batches):
+        if one.start + len(one) > following.start:
+            raise InputError(
+                f"the explanations in {folder} cannot be joined: the batches that start at {one.start} and "
+                f"{following.start} overlap, so they are of different streams; save each stream to a folder of its own"
+            )
+    first = batches[0]
+    for other in batches[1:]:
+        different = _difference(first, other)
+        if different is not None:
+            raise InputError(
+                f"the explanations in {folder} cannot be joined: the batches that start at {first.start} and "
+                f"{other.start} differ in {different}; load them one by one, Explanation.load(folder, start=…)"
+            )
+    joined: dict[str, Any] = {name: _together(batches, name) for name in _tensors(first)}
+    if first.completeness is not None:
+        joined["completeness"] = Completeness(**{name: joined.pop(f"{_COMPLETE}{name}") for name in _SIDES})
+    passes, tails = sum(one.passes for one in batches), sum(one.tails for one in batches)
+    return replace(first, passes=passes, tails=tails, **joined)
+
+
+def _together(batches: Sequence[Explanation], name: str) -> Tensor:
+    tensors = [(one, _tensors(one)[name]) for one in batches]
+    return torch.cat([tensor[None] if one.is_single else tensor for one, tensor in tensors])
+
+
+def _difference(one: Explanation, other: Explanation) -> str | None:
+    """What keeps two explanations from being one, or None."""
+    for name in _ALIKE:
+        if getattr(one, name) != getattr(other, name):
+            return f"{name} ({getattr(one, name)} and {getattr(other, name)})"
+    left, right = _tensors(one), _tensors(other)
+    for name in _KNOWN:
+        if (name in left) != (name in right):
+            return f"{name}, which one has and the other has not"
+        if name in left and left[name].dtype != right[name].dtype:
+            return f"{name} ({left[name].dtype} and {right[name].dtype})"
+    if one.maps.shape[-2:] != other.maps.shape[-2:]:
+        return f"maps ({tuple(one.maps.shape[-2:])} and {tuple(other.maps.shape[-2:])})"
+    return None

@@ -1,0 +1,267 @@
+"""Points on the way from references to the images, in the layer's own space: z = A' + a (A - A')."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from egcam.attribution.averaging import Evaluations, Run
+from egcam.attribution.explanation import Completeness
+from egcam.attribution.kernels import Kernel
+from egcam.attribution.moments import wide_enough
+from egcam.attribution.path_points import Difference, DrawnReferences, PathPlan
+from egcam.attribution.reference_activations import AtReference, fingerprint
+from egcam.attribution.references import Drawn, Reference
+from egcam.attribution.task import Task, chunks
+from egcam.errors import EgcamError, SamplingError
+from egcam.models.replay import Replay
+from egcam.models.targets import class_scores
+from egcam.rng import generator
+
+
+def check_latent(difference: Difference, kernel: Kernel | None) -> None:
+    """Refuse what belongs to a path of images."""
+    if difference == "input":
+        raise SamplingError(
+            "difference='input' is f(x - x'), which belongs to a path of images; with path='latent' use 'latent' or "
+            "'none'"
+        )
+    if kernel is not None and kernel.normaliser:
+        raise SamplingError(
+            "a kernel's normaliser is the layer's response to noise in the image; with path='latent' the noise is at "
+            "the layer itself, so leave normaliser=False"
+        )
+
+
+class LatentPoints(Evaluations):
+    """The gradient of what follows the layer, between the activations of references and of the images."""
+
+    def __init__(self, task: Task, source: Reference, plan: PathPlan) -> None:
+        super().__init__(task)
+        self.reference = source.description
+        self.plan = plan
+        self.references = DrawnReferences(task, source, plan)
+        self._network = _SeenReferences(task)
+        self._sums = _Sums(len(task.images))
+        self._nothing_goes_around: bool | None = None
+        self._is_affine = plan.kernel is None and all(_is_affine(task, tail) for tail in task.tails)
+
+    @property
+    def at_once(self) -> int:
+        """More than passes: what follows the layer is often a small part of the network."""
+        return self.task.tails_at_once
+
+    @property
+    def same_everywhere(self) -> bool:
+        """Where what follows the layer is affine, its gradient is the same at all points."""
+        return self._is_affine
+
+    def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
+        """d * g at each layer."""
+        own = torch.cat([run.images for run in runs])
+        if self._is_affine:
+            return self._of_affine_tails(own)
+        drawn: list[Drawn] = []
+        shares: list[float] = []
+        for run in runs:
+            references, at = self.references.draw(run.images, run.evaluation // self.plan.per_sample)
+            drawn.append(references)
+            shares += at
+        seen = self._network.at(drawn, own)
+        found = []
+        for layer, tail in enumerate(self.task.tails):
+            here = tail.activations[own.to(tail.activations.device)]
+            there = torch.stack([reference.activations[layer] for reference in seen])
+            away = here - there
+            # Written as the image minus a rest, so that a = 1 gives the activations to the last bit.
+            rest = away.new_tensor([1.0 - share for share in shares]).reshape(-1, *[1] * (away.ndim - 1))
+            points = here - rest * away
+            if self.plan.kernel is not None:
+                points = points + self._noise(here, runs)
+            gradients = self._gradients(tail, points, own)
+            found.append(self._times_difference(tail, own, gradients, wide_enough(away)))
+        self._note_reference_scores(own, seen)
+        return found
+
+    def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
+        """One gradient and the mean of all samples' differences: what any number of points would give."""
+        away = [wide_enough(torch.zeros_like(tail.activations)) for tail in self.task.tails]
+        samples = self.plan.samples if self.plan.difference != "none" else 0
+        for sample in range(samples):
+            drawn, _ = self.references.draw(own, sample)
+            seen = self._network.at([drawn], own)
+            for layer, tail in enumerate(self.task.tails):
+                there = torch.stack([reference.activations[layer] for reference in seen])
+                away[layer] += wide_enough(tail.activations) - wide_enough(there)
+            self._note_reference_scores(own, seen)
+        return [
+            self._times_difference(
+                tail, own, self._gradients(tail, tail.activations, own), away[layer] / max(1, samples)
+            )
+            for layer, tail in enumerate(self.task.tails)
+        ]
+
+    def _gradients(self, tail: Replay, points: Tensor, own: Tensor) -> Tensor:
+        _, gradients = tail.gradients(points, own, lambda output: self.task.scores_of(output, own))
+        self.task.meter.tails += len(points)
+        return wide_enough(gradients)
+
+    def _times_difference(self, tail: Replay, own: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
+        if self.plan.difference == "none":
+            return tail.as_maps(gradients)
+        weighted = gradients * away
+        self._sums.add_attributions(own, weighted.flatten(1).sum(1))
+        return tail.as_maps(weighted)
+
+    def _noise(self, here: Tensor, runs: Sequence[Run]) -> Tensor:
+        assert self.plan.kernel is not None
+        rows = torch.split(here, [len(run.images) for run in runs])
+        return torch.cat(
+            [
+                self.plan.kernel.latent_noise(some, run.evaluation, self.plan.seed)
+                for some, run in zip(rows, runs, strict=True)
+            ]
+        )
+
+    # -- completeness ----------------------------------------------------------------------------
+
+    def completeness(self) -> Completeness | None:
+        """The total of all attributions, and y(x) - E[y(x')] over the references that were drawn."""
+        if self.plan.difference == "none" or len(self.task.tails) != 1:
+            return None
+        assert self.task.scores is not None
+        return self._sums.completeness(self.task.scores)
+
+    def _note_reference_scores(self, own: Tensor, seen: list[AtReference]) -> None:
+        if self.plan.difference != "none" and len(self.task.tails) == 1:
+            self._sums.add_reference_scores(own, self._reference_scores(own, seen))
+
+    def _reference_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor:
+        """(B,) the explained number when the layer puts out A' and everything around it is as for the image.
+
+        That is y(x') unless something goes around the layer, which one run shows.
+        """
+        known = self._known_scores(own, seen)
+        if known is not None and self._nothing_goes_around is None:
+            first = self._scores_by_tail(own[:1], seen[:1])
+            close = torch.isclose(first, known[:1].to(first), rtol=1e-2, atol=1e-3 * float(known.abs().max()))
+            self._nothing_goes_around = bool(close)
+        return known if known is not None and self._nothing_goes_around else self._scores_by_tail(own, seen)
+
+    def _known_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor | None:
+        rows = [reference.class_scores for reference in seen if reference.class_scores is not None]
+        if self.task.indices is None or len(rows) != len(seen):
+            return None
+        return self.task.scores_of(torch.stack(rows), own)
+
+    def _scores_by_tail(self, own: Tensor, seen: list[AtReference]) -> Tensor:
+        (tail,) = self.task.tails
+        there = torch.stack([reference.activations[0] for reference in seen])
+        self.task.meter.tails += len(there)
+        return self.task.scores_of(tail.run(there, own), own)
+
+
+class _SeenReferences:
+    """The references of a task as the network sees them; what was seen before is not looked at again."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._with_further_inputs = bool(task.probe.extra.args or task.probe.extra.kwargs)
+        self._fingerprint = fingerprint(task.probe.model, [point.name for point in task.probe.points], task.images)
+        self._of_this_call: dict[Hashable, AtReference] = task.memo.setdefault("references", {})
+
+    def at(self, drawn: Sequence[Drawn], own: Tensor) -> list[AtReference]:
+        """One for each image of each draw, in order."""
+        keys = self._keys([key for one in drawn for key in one.keys], own)
+        lasting = [key for key in keys if self._lasts(key)]
+        known = {**self._of_this_call, **self.task.kept.get(self._fingerprint, lasting)}
+        rows = [row for row, key in enumerate(keys) if key not in known or key is None]
+        first = {keys[row]: row for row in reversed(rows) if keys[row] is not None}
+        rows = [row for row in rows if keys[row] is None or first[keys[row]] == row]
+        fresh = self._pass(drawn, rows, own) if rows else {}
+        known.update({keys[row]: reference for row, reference in fresh.items() if keys[row] is not None})
+        self._keep({key: known[key] for key in first})
+        return [fresh[row] if key is None else known[key] for row, key in enumerate(keys)]
+
+    def _keys(self, keys: list[Hashable], own: Tensor) -> list[Hashable]:
+        """With further inputs of the model, each image has its own f(x')."""
+        if not self._with_further_inputs:
+            return keys
+        rows = self.task.rows[own].tolist()
+        return [None if key is None else ("with inputs", key, row) for key, row in zip(keys, rows, strict=True)]
+
+    def _lasts(self, key: Hashable) -> bool:
+        return isinstance(key, tuple) and key[0] in ("pool", "always")
+
+    def _keep(self, found: dict[Hashable, AtReference]) -> None:
+        self.task.kept.keep(self._fingerprint, {key: value for key, value in found.items() if self._lasts(key)})
+        self._of_this_call.update({key: value for key, value in found.items() if not self._lasts(key)})
+
+    def _pass(self, drawn: Sequence[Drawn], rows: Sequence[int], own: Tensor) -> dict[int, AtReference]:
+        """The network run on the references in these rows."""
+        ends = torch.tensor([len(one.keys) for one in drawn], device="cpu").cumsum(0).tolist()
+        found: dict[int, AtReference] = {}
+        for some in chunks(rows, self.task.batch_size):
+            images = []
+            for row in some:
+                number = next(number for number, end in enumerate(ends) if row < end)
+                start = ends[number] - len(drawn[number].keys)
+                images.append(drawn[number].images[row - start])
+            seen = self.task.probe.forward(torch.stack(images), self.task.rows[own[list(some)]], fast=True)
+            self.task.meter.add(len(some))
+            scores = _class_scores(seen.output, len(some))
+            for number, row in enumerate(some):
+                activations = tuple(layer[number].clone() for layer in seen.raw)
+                found[row] = AtReference(activations, None if scores is None else scores[number].clone())
+        return found
+
+
+def _class_scores(output: object, count: int) -> Tensor | None:
+    try:
+        return class_scores(output, count)
+    except EgcamError:
+        return None
+
+
+class _Sums:
+    """For each image: its attributions and its references' scores, added up over the evaluations."""
+
+    def __init__(self, images: int) -> None:
+        self.attributions, self.evaluations, self.scores, self.references = torch.zeros(
+            4, images, dtype=torch.float64, device="cpu"
+        )
+
+    def add_attributions(self, own: Tensor, totals: Tensor) -> None:
+        self.attributions.index_add_(0, own, totals.double().cpu())
+        self.evaluations += torch.bincount(own, minlength=len(self.evaluations))
+
+    def add_reference_scores(self, own: Tensor, scores: Tensor) -> None:
+        self.scores.index_add_(0, own, scores.double().cpu())
+        self.references += torch.bincount(own, minlength=len(self.references))
+
+    def completeness(self, scores: Tensor) -> Completeness:
+        expected = scores.detach().double().cpu() - self.scores / self.references
+        return Completeness(self.attributions / self.evaluations, expected)
+
+
+def _is_affine(task: Task, tail: Replay) -> bool:
+    """Whether the explained logit is an affine function of what the layer puts out: pooling and a linear layer.
+
+    Tried on the first image: f((u + v) / 2) = (f(u) + f(v)) / 2 for points u and v far apart in random directions,
+    which no activation function and no normalisation survives.
+    """
+    if task.targets.score != "logit" or task.indices is None:
+        return False
+    here = tail.activations[0]
+    far = 3.0 * float(here.float().std())
+    chance = generator(0, "affine")
+    steps = torch.randn((2, *here.shape), generator=chance, device="cpu", dtype=torch.float32).to(here)
+    u, v = here + far * steps[0], here - far * steps[1]
+    own = torch.zeros(3, dtype=torch.long, device="cpu")
+    at_u, at_v, between = task.scores_of(tail.run(torch.stack([u, v, (u + v) / 2]), own), own).double().tolist()
+    task.meter.tails += 3
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(here.dtype, 1e-2)
+    bend = abs(between - (at_u + at_v) / 2)
+    return bool(at_u != at_v and bend <= tolerance * (abs(at_u) + abs(at_v)))

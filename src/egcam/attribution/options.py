@@ -1,0 +1,30 @@
+"""The options every explainer takes, written down once."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TypedDict
+
+from egcam.models.class_names import Classes
+from egcam.models.reading import Reshape
+from egcam.models.targets import Score
+
+
+class Common(TypedDict, total=False):
+    """See `egcam.attribution.explainer.Explainer`."""
+
+    score: Score
+    classes: Classes | None
+    signed: bool
+    batch_size: int | None
+    memory: int | None
+    reshape: Reshape | None
+
+
+def is_whole(value: object) -> bool:
+    """Whether a number the user gave is a whole one, of Python's or NumPy's kind.
+
+    >>> is_whole(3), is_whole(2.5)
+    (True, False)
+    """
+    return isinstance(value, Integral)

@@ -1,0 +1,145 @@
+"""Methods that try things out instead of taking gradients: Score-CAM and Ablation-CAM."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from egcam.attribution.explainer import Explainer
+from egcam.attribution.maps import Maps
+from egcam.attribution.moments import wide_enough
+from egcam.attribution.options import Common
+from egcam.attribution.task import Task
+from egcam.errors import LayerError
+from egcam.models.layers import Layer, LayerPoint
+from egcam.models.replay import Replay
+
+
+class ScoreCAM(Explainer):
+    """Score-CAM (Wang et al., 2020): w = softmax over channels of the score of x masked by each channel's map.
+
+        M_k = scaled(upsampled(A^k)) in [0, 1],   w_k = softmax_k( y(x * M_k) ),   map = relu( sum_k w_k A^k )
+
+    One pass for each channel that is not constant; all constant channels have the mask 0 and share one pass.
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        align_corners: how masks are upsampled. False follows the paper's code; pytorch-grad-cam has True.
+        common: the options all explainers take.
+    """
+
+    name = "score-cam"
+    cpu_memory = 256 * 2**20  # without a backward pass, larger batches gain nothing
+
+    def __init__(
+        self, model: nn.Module, layer: Layer = None, *, align_corners: bool = False, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(model, layer, **common)
+        self.align_corners = align_corners
+
+    @property
+    def passes(self) -> int:
+        """More than fit one batch; the number of channels is known only after the first pass."""
+        return 1 + self._channels_guess
+
+    _channels_guess = 512
+
+    def _explain(self, task: Task) -> Maps:
+        task.first_pass()
+        task.meter.expect(-self._channels_guess * len(task.images))
+        return Maps([self._layer_maps(task, layer) for layer in task.activations])
+
+    def _layer_maps(self, task: Task, activations: Tensor) -> Tensor:
+        found = []
+        for image in range(len(task.images)):
+            channels = wide_enough(activations[image])
+            scores = self._scores(task, image, channels)
+            weights = scores.softmax(0)
+            found.append((weights[:, None, None] * channels).sum(0))
+        return torch.stack(found)
+
+    def _scores(self, task: Task, image: int, channels: Tensor) -> Tensor:
+        """(K,) the target's score for the image under each channel's mask."""
+        flat = channels.flatten(1)
+        varied = (flat.amax(1) > flat.amin(1)).nonzero()[:, 0]
+        constant = len(varied) < len(channels)
+        task.meter.expect(len(varied) + constant)
+        scores = channels.new_zeros(len(channels))
+        own = torch.tensor([image], device="cpu")
+        if constant:
+            scores += wide_enough(task.scores_at(torch.zeros_like(task.images[own]), own))[0].to(scores)
+        for some in torch.split(varied, task.batch_size):
+            masks = self._masks(channels[some], task.images)
+            points = task.images[image] * masks
+            scores[some] = wide_enough(task.scores_at(points, own.expand(len(some)))).to(scores)
+        return scores
+
+    def _masks(self, channels: Tensor, images: Tensor) -> Tensor:
+        """(B, 1, H, W) in [0, 1], of the images' dtype."""
+        large = functional.interpolate(
+            channels[:, None], size=images.shape[-2:], mode="bilinear", align_corners=self.align_corners
+        )
+        low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
+        extent = high - low
+        return ((large - low) / extent.masked_fill(extent == 0, 1)).to(images.dtype)
+
+    def _options(self) -> dict[str, Any]:
+        return {"align_corners": self.align_corners}
+
+
+class AblationCAM(Explainer):
+    """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / y, y_k the score with channel k set to zero.
+
+    Only what comes after the layer is run for each channel (see `egcam.models.replay`), and channels that are zero
+    anyway are not run at all. Where that part cannot be run by itself, the whole network is, and these passes are
+    counted. A score of exactly 0 has no relative drop: then w_k = y - y_k.
+    """
+
+    name = "ablation-cam"
+
+    @property
+    def passes(self) -> int:
+        """One; the rest are tails."""
+        return 1
+
+    def _explain(self, task: Task) -> Maps:
+        task.first_pass_with_tails()
+        return Maps([self._layer_maps(task, *pair) for pair in zip(task.probe.points, task.tails, strict=True)])
+
+    def _layer_maps(self, task: Task, point: LayerPoint, tail: Replay) -> Tensor:
+        axis = task.probe.channel_axis(point)
+        if axis is None:
+            raise LayerError(
+                "Ablation-CAM zeroes channels in the layer's own output, and where a callable reshape reads it, it is "
+                "not known which axis they are: say reshape='tokens', 'channels-first' or 'channels-last' instead"
+            )
+        activations = wide_enough(tail.as_maps(tail.activations))
+        weights = torch.stack([self._weights(task, tail, axis, image) for image in range(len(task.images))])
+        return (weights[:, :, None, None] * activations).sum(1)
+
+    def _weights(self, task: Task, tail: Replay, axis: int, image: int) -> Tensor:
+        """(K,) of one image."""
+        activations = tail.activations[image, None].movedim(axis, 1)[0]
+        own = torch.tensor([image], device="cpu")
+        assert task.scores is not None
+        score = wide_enough(task.scores[image])
+        drops = wide_enough(activations).new_zeros(len(activations))
+        acting = activations.flatten(1).any(1).nonzero()[:, 0]
+        for some in torch.split(acting, self._channels_at_once(activations)):
+            tried = activations.expand(len(some), *activations.shape).clone()
+            tried[torch.arange(len(some), device=some.device), some] = 0
+            output = tail.run(tried.movedim(1, axis), own.expand(len(some)))
+            task.meter.tails += len(some)
+            ablated = wide_enough(task.scores_of(output, own.expand(len(some))))
+            drops[some] = (score - ablated).to(drops)
+        return drops if score == 0 else drops / score.to(drops)
+
+    def _channels_at_once(self, activations: Tensor) -> int:
+        """Tails are small: fill the memory budget with copies of the activations, unless a batch size was given."""
+        if self.batch_size is not None:
+            return self.batch_size
+        return max(1, self._budget(activations.device) // (4 * activations.numel() * activations.element_size()))

@@ -1,0 +1,494 @@
+"""The distribution the reference x' is drawn from.
+
+A reference stands for "nothing to see here": the images an explained image is compared with. Sample s of image x is
+drawn with a generator keyed by the seed and s alone, so a batch gives the same draws as its images one by one.
+
+Tensors do not say how they were normalised. `black` and `white` are therefore 0 and 1 unless `mean` and `std` are
+given; with them they are the normalised black and white: (0 - mean) / std and (1 - mean) / std.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from egcam.errors import SamplingError, near_misses
+from egcam.rng import generator, like
+
+ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
+
+
+class Visit(NamedTuple):
+    """Reference number `reference` of an image's references, and how often it came before."""
+
+    reference: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """References for a batch: one per image, and keys that are equal exactly where the references are equal.
+
+    A key of None says that this reference will not come again, so nothing computed from it is worth keeping. A key
+    that begins with "pool" or "always" stands for the same reference in other calls, too. Visits are given where an
+    image has a fixed number of references that come again and again. The images are made when first looked at: what
+    is known of them from before often makes that needless.
+    """
+
+    make: Callable[[], Tensor]
+    keys: list[Hashable]
+    visits: list[Visit] | None = None
+
+    @cached_property
+    def images(self) -> Tensor:
+        """(n, C, H, W)."""
+        return self.make()
+
+
+Bound: TypeAlias = Callable[[Sequence[int], int], Drawn]
+
+
+class Reference(ABC):
+    """A distribution of reference images. `varies` says whether two samples of one image can differ."""
+
+    varies: bool = True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its images are the same in every call, so that what a network makes of them is worth keeping."""
+        return False
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """A few words for the result, e.g. "64 images" or "blurred (sigma 11.2)"."""
+
+    @abstractmethod
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
+
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """`draw` for images known beforehand: a function of which of them, and of the sample."""
+        return lambda own, sample: self.draw(images[list(own)], [rows[i] for i in own], sample, seed)
+
+
+@dataclass(frozen=True)
+class Made(Reference):
+    """A reference computed from each image without chance: blurred, constant, black, white.
+
+    `always` says that it is the same for every image, whatever the image shows.
+    """
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    always: bool = False
+    varies = False
+
+    @property
+    def description(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
+    def is_kept(self) -> bool:
+        """Where it does not depend on the image."""
+        return self.always
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """The same reference for every sample."""
+        keys: list[Hashable] = [("always", self.name) if self.always else ("made", row) for row in rows]
+        return Drawn(lambda: _checked(self.function(images), images, self.name), keys)
+
+
+@dataclass(frozen=True)
+class Random(Reference):
+    """A reference computed from each image and a generator: noise, uniform, or a user's callable."""
+
+    name: str
+    function: Callable[[Tensor, torch.Generator], Tensor]
+
+    @property
+    def description(self) -> str:
+        """The name."""
+        return self.name
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """One draw per sample, the same noise for every image."""
+        drawn = self.function(images, generator(seed, "reference", sample))
+        checked = _checked(drawn, images, self.name)
+        return Drawn(lambda: checked, [None] * len(rows))
+
+
+@dataclass(frozen=True)
+class Mixture(Reference):
+    """Several references in turn: sample s is sample s // k of reference number s modulo k, k being how many there are.
+
+    Example:
+        >>> Mixture((blurred(), black())).description
+        'blurred and black'
+    """
+
+    parts: tuple[Reference, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise SamplingError("a mixture needs at least one reference")
+
+    @property
+    def description(self) -> str:
+        """The descriptions of its parts."""
+        return " and ".join(part.description for part in self.parts)
+
+    @property
+    def is_kept(self) -> bool:
+        """Where all its parts are."""
+        return all(part.is_kept for part in self.parts)
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """The draw of the part whose turn it is."""
+        return self.bind(images, rows, seed)(range(len(rows)), sample)
+
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """The parts, bound, in turn."""
+        bound = [part.bind(images, rows, seed) for part in self.parts]
+
+        def draw(own: Sequence[int], sample: int) -> Drawn:
+            round_, turn = divmod(sample, len(self.parts))
+            drawn = bound[turn](own, round_)
+            again = Visit(round_, 0) if self.parts[turn].varies else Visit(0, round_)
+            visits = drawn.visits if drawn.visits is not None else [again] * len(own)
+            return Drawn(lambda: drawn.images, [_turned(key, turn) for key in drawn.keys], visits)
+
+        return draw
+
+
+def _turned(key: Hashable, turn: int) -> Hashable:
+    """The key of a mixture's part: of two parts with pools of their own, each has an image number 0."""
+    return (*key, turn) if isinstance(key, tuple) else key
+
+
+# One for all data sets: a lock of its own would make a reference, and every explainer that holds one, uncopyable.
+_reading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Images(Reference):
+    """Images of a data set: a tensor (M, C, H, W), a data set or a loader of images or (image, label) pairs.
+
+    Samples go through the images in random order, again and again in the same one. An explained image that is itself
+    in the set is never its own reference. Of a data set or loader at most `limit` images are read, once, when first
+    needed: a random choice of a data set, the first ones of a loader.
+    """
+
+    source: Any
+    limit: int = 64
+    seed: int = 0
+    _read: list[Tensor] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def description(self) -> str:
+        """How many images."""
+        return f"{len(self.pool)} images"
+
+    @property
+    def is_kept(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def pool(self) -> Tensor:
+        """All images, (M, C, H, W)."""
+        with _reading:
+            if not self._read:
+                self._read.append(_read_images(self.source, self.limit, self.seed))
+            return self._read[0]
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """Sample `sample` for each image: an image of the pool that is not the explained one."""
+        return self.bind(images, rows, seed)(range(len(rows)), sample)
+
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """The order of the pool, without the explained image, worked out once for each image."""
+        pool = self.pool
+        if pool.shape[1:] != images.shape[1:]:
+            raise SamplingError(
+                f"the reference images have shape {tuple(pool.shape[1:])}, the explained images "
+                f"{tuple(images.shape[1:])}: resize and normalise both in the same way"
+            )
+        order = torch.randperm(len(pool), generator=generator(seed, "pool"), device="cpu").tolist()
+        others = [[index for index in order if index not in itself] for itself in _where_equal(images, pool)]
+        if not all(others):
+            raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
+
+        version = pool._version  # the user's own tensor, which may be written to between calls
+
+        def draw(own: Sequence[int], sample: int) -> Drawn:
+            visits = [Visit(sample % len(others[i]), sample // len(others[i])) for i in own]
+            chosen = [others[i][visit.reference] for i, visit in zip(own, visits, strict=True)]
+            return Drawn(lambda: like(pool[chosen], images), [("pool", index, version) for index in chosen], visits)
+
+        return draw
+
+
+def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
+    """For each image, the numbers of the pool's images that equal it."""
+    step = max(1, pool[0].numel() // 64)
+    marks = pool.flatten(1)[:, ::step].to(images.device, images.dtype)
+    found = []
+    for image in images:
+        alike = (marks == image.flatten()[::step]).all(1).nonzero()[:, 0].tolist()
+        found.append(frozenset(index for index in alike if torch.equal(like(pool[index], image), image)))
+    return found
+
+
+def _read_images(source: Any, limit: int, seed: int) -> Tensor:
+    if isinstance(source, Tensor):
+        pool = source.detach()
+        pool = pool.clone() if pool.is_inference() else pool
+        pool = pool[None] if pool.ndim == 3 else pool
+    else:
+        pool = _stack(_items(source, limit, seed), limit)
+    if pool.ndim > 0 and len(pool) == 0:
+        raise SamplingError("the reference is empty: it holds no image")
+    if pool.ndim != 4:
+        raise SamplingError(f"reference images must have shape (M, C, H, W), not {tuple(pool.shape)}")
+    if not pool.is_floating_point():
+        raise SamplingError(f"reference images are {pool.dtype}; normalise them to floats like the explained images")
+    if not bool(torch.isfinite(pool).all()):
+        raise SamplingError("a reference image holds NaN or infinite pixels")
+    return pool
+
+
+def _items(source: Any, limit: int, seed: int) -> Iterable[Any]:
+    is_data_set = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if is_data_set:
+        order = torch.randperm(len(source), generator=generator(seed, "data set"), device="cpu")[:limit].tolist()
+        return (source[index] for index in order)
+    if not hasattr(source, "__iter__"):
+        raise SamplingError(f"a reference cannot be read from a {type(source).__name__}")
+    return islice(source, limit)
+
+
+def _stack(items: Iterable[Any], limit: int) -> Tensor:
+    images: list[Tensor] = []
+    for item in items:
+        image = item[0] if isinstance(item, tuple | list) else item
+        image = image.get("image", image.get("pixel_values")) if isinstance(image, dict) else image
+        if not isinstance(image, Tensor):
+            raise SamplingError(
+                f"the reference data set gives {type(image).__name__}, not tensors: give it the model's preprocessing"
+            )
+        images.extend(image if image.ndim == 4 else [image])
+        if len(images) >= limit:
+            break
+    if not images:
+        raise SamplingError("the reference data set is empty")
+    if len({image.shape for image in images}) > 1:
+        raise SamplingError("the reference images have different sizes: resize and crop them to the model's input")
+    return torch.stack(images[:limit]).detach()
+
+
+def _checked(drawn: Tensor, images: Tensor, name: str) -> Tensor:
+    if not isinstance(drawn, Tensor) or drawn.shape != images.shape:
+        got = tuple(drawn.shape) if isinstance(drawn, Tensor) else type(drawn).__name__
+        raise SamplingError(f"the reference {name!r} gives {got} for images of shape {tuple(images.shape)}")
+    return like(drawn.detach(), images)
+
+
+def blurred(sigma: float | None = None) -> Reference:
+    """Each image blurred with a Gaussian of `sigma` pixels (default: a twentieth of the shorter side)."""
+    label = "blurred" if sigma is None else f"blurred (sigma {sigma:g})"
+    return Made(label, lambda images: gaussian_blur(images, sigma or min(images.shape[-2:]) / 20))
+
+
+def noise(scale: float = 0.5) -> Reference:
+    """Each image plus Gaussian noise with a standard deviation of `scale` times the image's range (max - min)."""
+
+    def function(images: Tensor, source: torch.Generator) -> Tensor:
+        drawn = like(torch.randn(images.shape[1:], generator=source, device="cpu", dtype=torch.float32), images)
+        return images + scale * value_range(images) * drawn
+
+    return Random(f"noise (scale {scale:g})", function)
+
+
+def uniform() -> Reference:
+    """Pixels drawn evenly from each image's range [min, max]; nothing of the image remains."""
+
+    def function(images: Tensor, source: torch.Generator) -> Tensor:
+        drawn = like(torch.rand(images.shape[1:], generator=source, device="cpu", dtype=torch.float32), images)
+        return images.amin((1, 2, 3), keepdim=True) + value_range(images) * drawn
+
+    return Random("uniform", function)
+
+
+def colours() -> Reference:
+    """One colour everywhere, drawn anew for each sample: each channel evenly from the image's own range [min, max]."""
+
+    def function(images: Tensor, source: torch.Generator) -> Tensor:
+        drawn = like(torch.rand((images.shape[1], 1, 1), generator=source, device="cpu", dtype=torch.float32), images)
+        least = images.amin((2, 3), keepdim=True)
+        return (least + drawn * (images.amax((2, 3), keepdim=True) - least)).expand_as(images)
+
+    return Random("colours", function)
+
+
+def mixture(*references: ReferenceLike) -> Reference:
+    """Several references in turn, each anything that can be a reference: images, a name, a callable.
+
+    Example:
+        >>> mixture("blurred", torch.zeros(8, 3, 4, 4)).description
+        'blurred and 8 images'
+    """
+    return Mixture(tuple(as_reference(one) for one in references))
+
+
+def mixed() -> Reference:
+    """Blurred copies and plain colours in turn: the default, since neither alone is good on every network."""
+    return Mixture((blurred(), colours()))
+
+
+def constant(value: float | Sequence[float] | None = None) -> Reference:
+    """One colour everywhere: `value` (one number or one per channel), or each image's own mean colour."""
+    if value is None:
+        return Made("constant (mean colour)", lambda images: images.mean((2, 3), keepdim=True).expand_as(images))
+    return Made(f"constant ({value})", lambda images: _filled(images, value), always=True)
+
+
+def black(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
+    """Black, normalised with `mean` and `std` like the images: (0 - mean) / std."""
+    return _shade("black", 0.0, mean, std)
+
+
+def white(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
+    """White, normalised with `mean` and `std` like the images: (1 - mean) / std."""
+    return _shade("white", 1.0, mean, std)
+
+
+def _shade(name: str, value: float, mean: float | Sequence[float], std: float | Sequence[float]) -> Reference:
+    def function(images: Tensor) -> Tensor:
+        return (_filled(images, value) - _filled(images, mean)) / _filled(images, std)
+
+    return Made(name, function, always=True)
+
+
+def _filled(images: Tensor, value: float | Sequence[float]) -> Tensor:
+    values = torch.as_tensor(value, dtype=images.dtype, device=images.device)
+    if values.ndim == 1 and len(values) not in (1, images.shape[1]):
+        raise SamplingError(f"{len(values)} channel values for images with {images.shape[1]} channels")
+    return values.reshape(1, -1, 1, 1).expand(images.shape)
+
+
+def value_range(images: Tensor) -> Tensor:
+    """(N, 1, 1, 1) each image's max - min."""
+    return images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+
+
+def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
+    """Blur (N, C, H, W) with a Gaussian of `sigma` pixels; the border is mirrored."""
+    if sigma <= 0:
+        raise SamplingError(f"the blur's sigma must be positive, not {sigma}")
+    for dim in (2, 3):
+        size = images.shape[dim]
+        radius = min(int(3 * sigma + 0.5), size - 1)
+        if radius < 1:
+            continue
+        offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+        weights = (-0.5 * (offsets / sigma) ** 2).exp()
+        weights = (weights / weights.sum()).reshape((1, 1, -1, 1) if dim == 2 else (1, 1, 1, -1))
+        padding = (0, 0, radius, radius) if dim == 2 else (radius, radius, 0, 0)
+        padded = functional.pad(images, padding, mode="reflect")
+        images = functional.conv2d(padded.flatten(0, 1)[:, None], weights)[:, 0].reshape(images.shape)
+    return images
+
+
+MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
+    "mixed": mixed,
+    "blurred": blurred,
+    "colours": colours,
+    "noise": noise,
+    "uniform": uniform,
+    "constant": constant,
+    "black": black,
+    "white": white,
+}
+
+
+def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference:
+    """The reference called `name`; black and white are so in the colours of images normalised with `mean` and `std`.
+
+    >>> float(by_name("white", (0.5,), (0.25,)).draw(torch.zeros(1, 1, 2, 2), [0], 0, 0).images[0, 0, 0, 0])
+    2.0
+    """
+    if name not in MADE_BY_NAME:
+        raise SamplingError(f"unknown reference {name!r}; {near_misses(name, MADE_BY_NAME)}")
+    if name in ("black", "white"):
+        return (black if name == "black" else white)(mean, std)
+    return MADE_BY_NAME[name]()
+
+
+def as_reference(reference: ReferenceLike, default: str = "mixed", samples: int = 1, seed: int = 0) -> Reference:
+    """The reference for what the user said.
+
+    A `Reference`; a tensor of images; a name ("mixed", "blurred", "colours", "noise", "uniform", "constant", "black",
+    "white"); a callable `f(images) -> references` or `f(images, generator) -> references`; a data set or loader; or
+    None for `default`.
+
+    >>> as_reference("black").description
+    'black'
+    """
+    if reference is None:
+        reference = default
+    if isinstance(reference, Reference):
+        return reference
+    if isinstance(reference, str):
+        return by_name(reference, (0.0,), (1.0,))
+    if callable(reference) and not isinstance(reference, Tensor) and not hasattr(reference, "__getitem__"):
+        return _from_callable(reference)
+    return Images(reference, limit=max(64, samples), seed=seed)
+
+
+def _from_callable(function: Callable[..., Tensor]) -> Reference:
+    from inspect import Parameter, signature
+
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        parameters = list(signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    takes_generator = len([p for p in positional if p.default is Parameter.empty]) >= 2
+
+    def draw(images: Tensor, source: torch.Generator) -> Tensor:
+        # One image at a time, each from the same state: what an image gets must not depend on its place in the batch.
+        state = source.get_state()
+        drawn = []
+        for image in (images[row, None] for row in range(len(images))):
+            source.set_state(state)
+            drawn.append(function(image, source) if takes_generator else _seeded(function, image, source))
+        return torch.cat(drawn) if all(isinstance(one, Tensor) for one in drawn) else drawn[0]
+
+    return Random(name, draw)
+
+
+_global_generator_lock = threading.Lock()
+
+
+def _seeded(function: Callable[[Tensor], Tensor], images: Tensor, source: torch.Generator) -> Tensor:
+    """Call a function that may use torch's global generators, seeded for this draw; the caller restores them."""
+    seed = int(torch.randint(2**31, (1,), generator=source, device="cpu"))
+    with _global_generator_lock:
+        torch.default_generator.manual_seed(seed)
+        if images.is_cuda:
+            torch.cuda.manual_seed(seed)
+        elif images.device.type == "mps":
+            torch.mps.manual_seed(seed)
+        return function(images)

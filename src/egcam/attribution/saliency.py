@@ -1,0 +1,125 @@
+"""The same estimators with the input as the layer: one value for each pixel.
+
+Input-Gradients and SmoothGrad show how strongly each pixel acts, sum_c |g_c|. Integrated and Expected Gradients share
+out a difference of scores, sum_c (x - x')_c g_c, of which the positive part is shown. `signed=True` gives the plain
+sums over colour channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Unpack
+
+from torch import nn
+
+from egcam.attribution.cam import GradientCAM
+from egcam.attribution.estimators import Estimator, Expected, Integrated, Smooth, Vanilla
+from egcam.attribution.kernels import KernelLike
+from egcam.attribution.options import Common
+from egcam.attribution.paths import PathLike
+from egcam.attribution.references import ReferenceLike
+from egcam.attribution.sampling import Sampling
+from egcam.attribution.weightings import Magnitude, Summed, Weighting
+
+
+class _AtInput(GradientCAM):
+    """A gradient estimate at the input itself."""
+
+    at_input = True
+
+    def __init__(self, model: nn.Module, gradient: Estimator, weighting: Weighting, **common: Unpack[Common]) -> None:
+        super().__init__(model, None, gradient=gradient, weighting=weighting, **common)
+
+    @property
+    def passes(self) -> int:
+        """Those of the estimator without the difference's: up to the input there is nothing to pass through."""
+        gradient = self.gradient
+        return (
+            replace(gradient, difference="none") if isinstance(gradient, Expected | Integrated) else gradient
+        ).passes
+
+
+def _strength(signed: bool) -> Weighting:
+    return Summed() if signed else Magnitude()
+
+
+class InputGradient(_AtInput):
+    """Input-Gradients (Simonyan et al., 2014): sum_c |dy/dx_c|; signed, sum_c dy/dx_c."""
+
+    name = "input-gradient"
+
+    def __init__(self, model: nn.Module, **common: Unpack[Common]) -> None:
+        super().__init__(model, Vanilla(), _strength(common.get("signed", False)), **common)
+
+
+class SmoothGrad(_AtInput):
+    """SmoothGrad (Smilkov et al., 2017): the input gradient averaged over noisy copies, then sum_c |.|."""
+
+    name = "smooth-grad"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        samples: int = 25,
+        scale: float = 0.15,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Smooth(samples, scale=scale, seed=seed)
+        super().__init__(model, gradient, _strength(common.get("signed", False)), **common)
+
+
+class IntegratedGradients(_AtInput):
+    """Integrated Gradients (Sundararajan et al., 2017): relu( sum_c (x - b)_c * mean_a dy/dx_c at b + a (x - b) ).
+
+    With `signed=True` a map's total tends to y(x) - y(b) as the steps grow.
+    """
+
+    name = "integrated-gradients"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        steps: int = 50,
+        baseline: ReferenceLike = "black",
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Integrated(steps, baseline=baseline, difference="latent", seed=seed)
+        super().__init__(model, gradient, Summed(), **common)
+
+
+class ExpectedGradients(_AtInput):
+    """Expected Gradients (Erion et al., 2021): relu( sum_c E[(x - x')_c * dy/dx_c at x' + a (x - x')] ).
+
+    With `signed=True` a map's total tends to y(x) - E[y(x')] as the samples grow.
+    """
+
+    name = "expected-gradients"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        reference: ReferenceLike = None,
+        samples: int = 32,
+        seed: int = 0,
+        path: PathLike = "linear",
+        kernel: KernelLike = None,
+        sampling: Sampling = "lattice",
+        tolerance: float | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Expected(
+            reference,
+            samples,
+            path=path,
+            kernel=kernel,
+            difference="latent",
+            sampling=sampling,
+            tolerance=tolerance,
+            seed=seed,
+        )
+        super().__init__(model, gradient, Summed(), **common)

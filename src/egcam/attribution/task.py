@@ -1,0 +1,149 @@
+"""A handful of images being explained: the model seen at their layers, their targets, and the passes made so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from egcam.attribution.reference_activations import ReferenceActivations
+from egcam.models.capture import ForwardPass, GradientPass, Probe
+from egcam.models.replay import Replay
+from egcam.models.targets import Targets
+
+Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
+
+
+def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """`items` in runs of at most `size`.
+
+    >>> list(chunks([1, 2, 3], 2))
+    [[1, 2], [3]]
+    """
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+class Meter:
+    """Counts forward passes (of one image each) and reports them; runs of what follows a layer are counted apart."""
+
+    def __init__(self, report: Progress | None = None) -> None:
+        self.done = 0
+        self.total = 0
+        self.tails = 0
+        self._report = report
+
+    def expect(self, passes: int) -> None:
+        """Say that this many passes lie ahead."""
+        self.total += passes
+
+    def add(self, passes: int) -> None:
+        """Say that this many passes were made."""
+        self.done += passes
+        self.total = max(self.total, self.done)
+        if self._report is not None:
+            self._report(self.done, self.total)
+
+
+class Task:
+    """Some of the images of one call, explained together.
+
+    Args:
+        probe: the model at the explained layers.
+        images: (n, C, H, W).
+        rows: (n,) the numbers of these images in the call; extra inputs are looked up by them.
+        targets: what is explained for these images.
+        batch_size: the most images in one pass.
+        meter: counts the passes.
+        memo: for what estimators keep between the tasks of one call.
+        kept: the references that the explainer has seen in this and earlier calls.
+        tails_at_once: the most rows in one run of what follows a layer.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        images: Tensor,
+        rows: Tensor,
+        targets: Targets,
+        batch_size: int,
+        meter: Meter,
+        memo: dict[str, Any],
+        kept: ReferenceActivations | None = None,
+        tails_at_once: int = 1,
+    ) -> None:
+        self.probe = probe
+        self.images = images
+        self.rows = rows
+        self.targets = targets
+        self.batch_size = batch_size
+        self.meter = meter
+        self.memo = memo
+        self.kept = ReferenceActivations() if kept is None else kept
+        self.tails_at_once = tails_at_once
+        self.indices: Tensor | None = None
+        self.predictions: Tensor | None = None
+        self.scores: Tensor | None = None
+        self.activations: list[Tensor] = []
+        self.tails: list[Replay] = []
+
+    def first_pass(self) -> ForwardPass:
+        """The pass over the images themselves: settles the targets and keeps activations and scores."""
+        seen = self.probe.forward(self.images, self.rows)
+        self.meter.add(len(self.images))
+        with torch.no_grad():
+            self.scores = self._settle(seen.output)
+        self.activations = seen.activations
+        return seen
+
+    def first_gradients(self) -> GradientPass:
+        """The same pass with gradients."""
+        seen = self.probe.gradients(self.images, self.rows, self._settle)
+        self.meter.add(len(self.images))
+        self.scores = seen.scores
+        self.activations = seen.activations
+        return seen
+
+    def first_pass_with_tails(self) -> None:
+        """The same pass for each layer, after which what follows the layers can be run by itself."""
+        self.tails = [
+            Replay(self.probe.at(point), self.images, self.rows, self.meter.add) for point in self.probe.points
+        ]
+        with torch.no_grad():
+            self.scores = self._settle(self.tails[0].output)
+        self.activations = [tail.as_maps(tail.activations) for tail in self.tails]
+
+    def _settle(self, output: Any) -> Tensor:
+        count = len(self.images)
+        with torch.no_grad():
+            self.indices = self.targets.indices(output)
+            self.predictions = self.targets.predictions(output, count)
+        return self.targets.scores(output, self.indices, count)
+
+    def gradients(self, points: Tensor, own: Tensor) -> GradientPass:
+        """A pass with gradients at `points`, row b being a variant of this task's image `own[b]`."""
+        seen = self.probe.gradients(points, self.rows[own], lambda output: self.scores_of(output, own), fast=True)
+        self.meter.add(len(points))
+        return seen
+
+    def features(self, points: Tensor, own: Tensor) -> list[Tensor]:
+        """The layers' activations at `points`; the pass ends at the last layer."""
+        found = self.probe.features(points, self.rows[own])
+        if any(point.module is not None for point in self.probe.points):
+            self.meter.add(len(points))
+        return found
+
+    def scores_at(self, points: Tensor, own: Tensor) -> Tensor:
+        """(B,) the explained number at `points`, without gradients."""
+        with torch.no_grad():
+            scores = self.scores_of(self.probe.forward(points, self.rows[own], fast=True).output, own)
+        self.meter.add(len(points))
+        return scores
+
+    def scores_of(self, output: Any, own: Tensor) -> Tensor:
+        """(B,) the explained number in an output whose row b belongs to image `own[b]`."""
+        indices = None if self.indices is None else self.indices[own.to(self.indices.device)]
+        return self.targets.scores(output, indices, len(own))

@@ -1,0 +1,1 @@
+"""Methods x metrics on images: one table of scores, and what it says."""

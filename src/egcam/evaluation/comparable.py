@@ -1,0 +1,73 @@
+"""Which images the means of a metric are over, and how these means rank the methods.
+
+A method that fails where images are hard would look better than one that does not, if each had its mean over the
+images it has a score for. So all methods are compared on the same images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from egcam.evaluation.numbers import figure
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+Chosen = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Comparable(NamedTuple):
+    """The scores of M methods on N images by one metric, as far as they can be compared.
+
+    Attributes:
+        values: (N, M) scores, NaN where an image does not count in a method's mean.
+        compared: (M,) whether the method is compared with the others.
+        images: how many images the means of the compared methods are over; 0 where no method is compared.
+    """
+
+    values: Values
+    compared: Chosen
+    images: int
+
+
+def comparable(scores: Values) -> Comparable:
+    """Keep the images that all compared methods have a score for.
+
+    A method that lacks more than half of the images that any method has a score for is not compared, since it would
+    take these images away from all the others: it keeps all its own scores. Where no image is common to the other
+    methods, none is compared.
+
+    Args:
+        scores: (N, M) a column for each method, a row for each image; NaN is a missing score.
+
+    Example:
+        >>> found = comparable(np.array([[0.1, 0.3, nan], [0.2, nan, nan], [0.6, 0.9, 0.7]]))
+        >>> found.values.tolist()
+        [[0.1, 0.3, nan], [nan, nan, nan], [0.6, 0.9, 0.7]]
+        >>> found.compared.tolist(), found.images
+        ([True, True, False], 2)
+    """
+    held = np.isfinite(scores)
+    scored = int(held.any(axis=1).sum())
+    compared: Chosen = np.asarray(held.any(axis=0) & (2 * held.sum(axis=0) >= scored))
+    common: Chosen = np.asarray(held[:, compared].all(axis=1) & held.any(axis=1))
+    if not common.any():
+        compared = np.zeros_like(compared)
+    kept = np.where(compared, common[:, None], held)
+    return Comparable(np.where(kept, scores, nan), compared, int(common.sum()))
+
+
+def ranks(means: Sequence[float], compared: Sequence[bool] | Chosen, higher_is_better: bool) -> list[float]:
+    """1 for the best of the compared methods; means that are printed alike share a rank; NaN for all others.
+
+    Example:
+        >>> ranks([0.50001, 0.1, 0.50002, 0.9], [True, True, True, False], higher_is_better=True)
+        [1.0, 3.0, 1.0, nan]
+    """
+    printed = [
+        float(figure(mean)) if isfinite(mean) and counts else nan for mean, counts in zip(means, compared, strict=True)
+    ]
+    signed = [-mean if higher_is_better else mean for mean in printed]
+    return [1.0 + sum(other < own for other in signed) if isfinite(own) else nan for own in signed]

@@ -1,0 +1,153 @@
+"""The mean rank of each method: the one definition, for figures and reports alike.
+
+    rank of a method = mean over images of ( mean over metrics, and models, of its place among the methods )
+
+1 is best. Methods that tie, but for rounding, share the mean of their places. An image counts for a metric only where
+every ranked method has a score, so that ranks are paired; a metric counts only where it compares every ranked method
+(see `comparable`). Running time is a cost, not a quality, and does not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from egcam.evaluation.comparable import Values
+from egcam.evaluation.table import Table, significant
+from egcam.metrics.registry import metric as metric_called
+
+# Counts held at once; 2,000 draws of 10,000 images would be 160 MB.
+_MOST = 4_000_000
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Mean ranks, best first.
+
+    Attributes:
+        methods: those that some metric compares.
+        mean: (M,) the mean rank of each; 1 would be first on every image by every metric.
+        low: (M,) where its interval over images begins, NaN for a single image.
+        high: (M,) where it ends.
+        metrics: those that count.
+        images: how many images do.
+    """
+
+    methods: tuple[str, ...]
+    mean: Values
+    low: Values
+    high: Values
+    metrics: tuple[str, ...]
+    images: int
+
+
+def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Ranking | None:
+    """The mean ranks of the methods of a table, or of the tables of several models; None where nothing can be ranked.
+
+    Args:
+        tables: of the same methods; where there are several, their images are matched by name.
+        level: of the percentile bootstrap over images.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+
+    Example:
+        >>> from egcam.evaluation.table import Row
+        >>> rows = [Row(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
+        >>> found = mean_ranks([Table(tuple(rows), ("a", "b", "c"), ("deletion",))])
+        >>> found.methods, found.mean.tolist(), found.images
+        (('a', 'c', 'b'), [1.5, 1.5, 3.0], 1)
+    """
+    methods = _ranked_methods(tables)
+    placed: dict[tuple[int | str, int], list[Values]] = {}
+    counted: list[str] = []
+    for table in tables:
+        names = _images(table)
+        for name in _shared_qualities(table, methods):
+            places = _places(table, methods, name)
+            complete = np.flatnonzero(np.isfinite(places[0]))
+            counted += [name] * bool(len(complete))
+            for column in complete:
+                placed.setdefault(names[column], []).append(places[:, column])
+    if not placed:
+        return None
+    ranks = np.stack([np.mean(columns, axis=0) for columns in placed.values()], 1)
+    mean = ranks.mean(1)
+    low, high = _interval(ranks, level, resamples, seed)
+    order = np.argsort(mean, kind="stable")
+    return Ranking(
+        tuple(methods[place] for place in order),
+        mean[order],
+        low[order],
+        high[order],
+        tuple(dict.fromkeys(counted)),
+        ranks.shape[1],
+    )
+
+
+def _qualities(table: Table) -> list[str]:
+    return [name for name in table.metrics if metric_called(name).group != "efficiency"]
+
+
+def _ranked_methods(tables: Sequence[Table]) -> tuple[str, ...]:
+    return tuple(
+        method
+        for method in (tables[0].methods if tables else ())
+        if any(_compares(table, name, method) for table in tables for name in _qualities(table))
+    )
+
+
+def _shared_qualities(table: Table, methods: Sequence[str]) -> list[str]:
+    """A metric that does not compare some method would favour that method."""
+    return [name for name in _qualities(table) if all(_compares(table, name, method) for method in methods)]
+
+
+def _compares(table: Table, name: str, method: str) -> bool:
+    return bool(table.comparable(name).compared[table.methods.index(method)])
+
+
+def _images(table: Table) -> list[tuple[int | str, int]]:
+    """The images in the order of `Table.values`; those of one name are numbered."""
+    first = table.methods[0], table.metrics[0]
+    seen: Counter[int | str] = Counter()
+    found = []
+    for row in table.rows:
+        if (row.method, row.metric) == first:
+            found.append((row.image, seen[row.image]))
+            seen[row.image] += 1
+    return found
+
+
+def _places(table: Table, methods: Sequence[str], name: str) -> Values:
+    """(M, N) the places of the methods on each image, ties averaged; NaN where a method has no score for the image.
+
+    NaN is never smaller than, or equal to, anything.
+    """
+    columns = [table.methods.index(method) for method in methods]
+    scores = significant(table.comparable(name).values[:, columns].T)
+    signed = -scores if metric_called(name).higher_is_better else scores
+    smaller = (signed[None] < signed[:, None]).sum(1)
+    equal = (signed[None] == signed[:, None]).sum(1)
+    complete = np.isfinite(signed).all(axis=0, keepdims=True)
+    return np.where(complete, smaller + (equal + 1) / 2, np.nan)
+
+
+def _interval(ranks: Values, level: float, resamples: int, seed: int) -> tuple[Values, Values]:
+    """(M,) and (M,) the percentile bootstrap of the (M, N) ranks' means over images; NaN for a single image."""
+    images = ranks.shape[1]
+    if images < 2:
+        return np.full(len(ranks), np.nan), np.full(len(ranks), np.nan)
+    means = np.concatenate([counts @ ranks.T / images for counts in _draws(images, resamples, seed)])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
+
+
+def _draws(images: int, resamples: int, seed: int) -> Iterator[Values]:
+    """How often each image is drawn: (some, N) counts, in all as many rows as there are resamples."""
+    source = np.random.default_rng(seed)
+    for done in range(0, resamples, step := max(1, _MOST // images)):
+        some = min(step, resamples - done)
+        picked = source.integers(0, images, (some, images)) + images * np.arange(some)[:, None]
+        yield np.bincount(picked.ravel(), minlength=some * images).reshape(some, images).astype(np.float64)

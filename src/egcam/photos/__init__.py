@@ -1,0 +1,1 @@
+"""Photographs: read from files, explained, compared, shown."""

@@ -1,0 +1,251 @@
+"""Several methods on one photograph, each timed: what `egcam compare` and `egcam demo` show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from egcam.attribution.references import black
+from egcam.attribution.registry import create, takes
+from egcam.drawing.overlays import Tile, bars, grid, overlay_image
+from egcam.errors import EgcamError, InputError
+from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
+from egcam.models.zoo import Classifier
+
+if TYPE_CHECKING:
+    from egcam.attribution.explanation import Explanation
+
+Progress = Callable[[float], None]
+
+# Rough costs next to one gradient, so that a progress bar over several methods can tell the time left.
+_COSTS = {
+    "expected-grad-cam": 8.0,
+    "expected-grad-cam-paper": 14.0,
+    "smooth-grad-cam++": 8.0,
+    "integrated-grad-cam": 12.0,
+    "smooth-grad": 13.0,
+    "integrated-gradients": 28.0,
+    "expected-gradients": 20.0,
+    "ablation-cam": 15.0,
+    "score-cam": 110.0,
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One class a network may see in an image, and how sure it is."""
+
+    index: int
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one method said about one photograph; `sharpness` is the overlay's."""
+
+    method: str
+    explanation: Explanation
+    overlay: Image.Image
+    seconds: float
+    sharpness: float = 1.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One photograph explained by several methods.
+
+    Args:
+        title: what the photograph is called.
+        photograph: the part of it that the network sees.
+        model: the network's name.
+        target: the explained class.
+        predictions: the most probable classes, best first.
+        results: one for each method that applies to the network.
+        skipped: for each method that does not, why.
+    """
+
+    title: str
+    photograph: Image.Image
+    model: str
+    target: Prediction
+    predictions: tuple[Prediction, ...]
+    results: tuple[Result, ...]
+    skipped: Mapping[str, str]
+
+    def tiles(self, side: int = 280) -> list[Tile]:
+        """The photograph, every method's overlay and the predictions, labelled for a grid."""
+        names = [prediction.name for prediction in self.predictions]
+        shares = [prediction.probability for prediction in self.predictions]
+        said = f"{self.target.name}, {self.target.probability:.1%}"
+        overlays = [Tile(result.overlay, result.method, _cost_line(result)) for result in self.results]
+        chart = Tile(bars(names, shares, side), f"top {len(names)} predictions", self.model)
+        return [Tile(self.photograph, "photograph", said), *overlays, chart]
+
+    def picture(self, columns: int | None = None, side: int = 280) -> Image.Image:
+        """Everything in one labelled grid."""
+        tiles = self.tiles(side)
+        layer = next((result.explanation.layer for result in self.results), None)
+        heading = f"{self.title}: why “{self.target.name}” ({self.target.probability:.1%})?   {self.model}"
+        heading += f", layer {layer}" if layer else ""
+        return grid(tiles, columns or _columns(len(tiles)), side, heading)
+
+
+def predict(classifier: Classifier, images: Tensor, multilabel: bool = False) -> list[Prediction]:
+    """All classes of one image, (1, C, H, W), the most probable first; sigmoids for a multi-label network."""
+    with torch.inference_mode():
+        outputs = class_scores(classifier.model(images.clone()), 1).float()
+    names = classifier.classes
+    chances = (by_class(outputs, names).sigmoid() if multilabel else probabilities(outputs, names))[0]
+    order = chances.argsort(descending=True, stable=True)
+    return [
+        Prediction(index, classifier.class_name(index), chance)
+        for index, chance in zip(order.tolist(), chances[order].tolist(), strict=True)
+    ]
+
+
+def chosen(predictions: Sequence[Prediction], target: int | str | None, classes: Sequence[str] | None) -> Prediction:
+    """The class to explain: the one asked for by index or name, else the most probable one."""
+    if target is None:
+        return predictions[0]
+    count = len(predictions)
+    index = class_index(target, classes, count) if isinstance(target, str) else target
+    if not 0 <= index < count:
+        raise out_of_range(index, count)
+    return next(prediction for prediction in predictions if prediction.index == index)
+
+
+def compare(
+    classifier: Classifier,
+    image: Image.Image,
+    methods: Sequence[str],
+    title: str = "",
+    target: int | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    skip: bool = False,
+    progress: Progress | None = None,
+    sharpness: float = 1.0,
+) -> Comparison:
+    """Explain one photograph with several methods.
+
+    Args:
+        classifier: the network, with its preprocessing and class names.
+        image: the photograph.
+        methods: registered names.
+        title: what to call the photograph.
+        target: the class, by index or name; None explains the prediction.
+        options: for the methods that take them: layer, reference, samples, seed, batch_size, …
+        skip: leave out a method that cannot be applied to this network, and say why in `skipped`; else its
+            error is raised.
+        progress: called with the share of the work done, from 0 to 1.
+        sharpness: an exponent of the overlays.
+    """
+    images = classifier.preprocess(image)[None].to(classifier.device)
+    predictions = predict(classifier, images)
+    wanted = chosen(predictions, target, classifier.classes)
+    photograph = classifier.crop(image)
+    costs = [_COSTS.get(method, 1.0) for method in methods]
+    results, skipped = [], {}
+    for position, method in enumerate(methods):
+        report = _part(progress, sum(costs[:position]), costs[position], sum(costs))
+        try:
+            found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
+            results.append(found)
+        except InputError:
+            raise
+        except EgcamError as error:
+            if not skip:
+                raise
+            skipped[method] = str(error)
+        report(1.0)
+    return Comparison(
+        title,
+        photograph,
+        classifier.name,
+        wanted,
+        tuple(predictions[:5]),
+        tuple(results),
+        skipped,
+    )
+
+
+def explain_one(
+    classifier: Classifier,
+    images: Tensor,
+    photograph: Image.Image,
+    method: str,
+    target: int,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    sharpness: float = 1.0,
+) -> Result:
+    """One method on one image, (1, C, H, W), with its overlay and how long the explanation took."""
+    explainer = create(method, classifier.model, **applicable(method, classifier, options or {}))
+
+    def passes(done: int, total: int) -> None:
+        if progress is not None and total > 0:
+            progress(done / total)
+
+    start = time.perf_counter()
+    explanation = explainer(images, target=target, progress=passes)
+    seconds = time.perf_counter() - start
+    overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy(), sharpness=sharpness)
+    return Result(method, explanation, overlay, seconds, sharpness)
+
+
+def applicable(method: str, classifier: Classifier, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options, those the method takes, under the method's own names for them.
+
+    Layer and class names come from the classifier unless given. Methods that walk from one baseline take `samples` as
+    their steps, a named `reference` as the baseline, and else black as this network sees it.
+    """
+    known: dict[str, Any] = {"classes": classifier.classes, "layer": classifier.layer}
+    known.update((name, value) for name, value in options.items() if value is not None)
+    accepted = takes(method)
+    if "steps" in accepted and "samples" in known:
+        known.setdefault("steps", known["samples"])
+    if "baseline" in accepted:
+        given = known.get("reference")
+        seen = classifier.preprocessing
+        known.setdefault(
+            "baseline", black(seen.mean, seen.std) if given is None or isinstance(given, Tensor) else given
+        )
+    return {name: value for name, value in known.items() if value is not None and name in accepted}
+
+
+def unused(method: str, options: Mapping[str, Any]) -> list[str]:
+    """The names of the options given that the method has no use for."""
+    accepted = takes(method)
+    useful = set(accepted)
+    if "steps" in accepted:
+        useful.add("samples")
+    if "baseline" in accepted and not isinstance(options.get("reference"), Tensor):
+        useful.add("reference")
+    return [name for name, value in options.items() if value is not None and name not in useful]
+
+
+def _part(progress: Progress | None, before: float, cost: float, total: float) -> Progress:
+    """Progress within one method, as progress within all of them."""
+
+    def report(share: float) -> None:
+        if progress is not None:
+            progress((before + cost * min(share, 1.0)) / total)
+
+    return report
+
+
+def _cost_line(result: Result) -> str:
+    count = result.explanation.passes
+    return f"{result.seconds:.2f} s, {count:,} {'pass' if count == 1 else 'passes'}"
+
+
+def _columns(count: int) -> int:
+    """Columns that fill the last row where possible, and make the grid about half as wide again as high."""
+    wide = range(max(1, round(count**0.5)), max(1, round((2.2 * count) ** 0.5)) + 1)
+    return min(wide, key=lambda columns: (-count % columns, abs(columns**2 / count - 1.5)))

@@ -1,0 +1,298 @@
+"""What happens when a visitor does something: each action yields what to show while it goes on.
+
+An action takes the visitor's own state and the page's values, all unchecked, and yields one value for each of its
+outputs; `KEEP` leaves one as it is. The first output is always the line that says what is going on: errors are
+sentences there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from egcam.errors import EgcamError, InputError, near_misses
+from egcam.evaluation.table import Row
+from egcam.figures import style
+from egcam.photos.comparison import Prediction, Progress, Result
+from egcam.saturation_check.result import Saturation
+from egcam.web import downloads, fragments
+from egcam.web.choices import Choices, checked
+from egcam.web.limits import Limits, read_upload, short_name
+from egcam.web.running import Stopped, Turn, shares
+from egcam.web.samples import sample_photographs
+from egcam.web.session import Photo, explain, look, measure, saturate
+from egcam.web.shared_model import SharedModel
+
+KEEP: dict[str, Any] = {"__type__": "update"}
+"""What Gradio takes for "no change"."""
+
+STOPPED = "Stopped. What was ready by then is shown."
+TOP = 5
+
+Shown: TypeAlias = tuple[Any, ...]
+Explained: TypeAlias = tuple[Prediction, tuple[Result, ...]]
+Scores: TypeAlias = dict[str, Sequence[Row]]
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+def _in_sentences(
+    outputs: int, emptied: int | None = None
+) -> Callable[[Callable[..., Iterator[Shown]]], Callable[..., Iterator[Shown]]]:
+    """Turn what an action raises into a sentence in its first output; the others are kept, but for one `emptied`."""
+    others = tuple(None if place == emptied else KEEP for place in range(1, outputs))
+
+    def decorate(action: Callable[..., Iterator[Shown]]) -> Callable[..., Iterator[Shown]]:
+        @wraps(action)
+        def told(*arguments: Any) -> Iterator[Shown]:
+            try:
+                yield from action(*arguments)
+            except Stopped:
+                yield (fragments.message(STOPPED), *others)
+            except EgcamError as error:
+                yield (fragments.message(_sentence(str(error)), "error"), *others)
+            except Exception:
+                _log.exception("an action of the page failed")
+                text = "Something went wrong here, and it is not your fault; the server's log says what."
+                yield (fragments.message(text, "error"), *others)
+
+        return told
+
+    return decorate
+
+
+class Actions:
+    """The actions of the page, for all visitors.
+
+    Args:
+        shared: the network.
+        limits: what is accepted.
+        folder: the page's own temporary folder.
+    """
+
+    def __init__(self, shared: SharedModel, limits: Limits, folder: Path) -> None:
+        self.shared, self.limits, self.folder = shared, limits, folder
+        self.samples = sample_photographs()
+
+    def begin(self, turn: Turn) -> tuple[str, int]:
+        """End what is running for this visitor; the number of the new turn is the ticket for what comes next."""
+        turn.next()
+        return fragments.message("Waiting for the network…"), turn.number
+
+    def stop(self, turn: Turn) -> str:
+        """End what is running for this visitor."""
+        turn.next()
+        return fragments.message(STOPPED)
+
+    @_in_sentences(14, emptied=5)
+    def open_upload(self, ticket: object, turn: Turn, upload: object, *choices: object) -> Iterator[Shown]:
+        """Show the network an uploaded image, and explain what it says."""
+        _check_ticket(ticket, turn)
+        file, name = _uploaded(upload, self.folder)
+        image = read_upload(file, name, self.limits)
+        yield from self._opened(look(self.shared, image, short_name(name)), turn, choices)
+
+    @_in_sentences(14)
+    def open_sample(self, name: str, ticket: object, turn: Turn, *choices: object) -> Iterator[Shown]:
+        """Show the network one of the samples, and explain what it says."""
+        _check_ticket(ticket, turn)
+        if name not in self.samples:
+            raise InputError(f"there is no sample {name!r}; {near_misses(name, self.samples)}")
+        image = self.samples[name].read()
+        yield from self._opened(look(self.shared, image, name), turn, choices)
+
+    def _opened(self, photo: Photo, turn: Turn, choices: Sequence[object]) -> Iterator[Shown]:
+        """The photograph, its top classes, empty tabs; then the explanation of the first class."""
+        best = photo.predictions[0]
+        said = f"The network says “{best.name}” ({best.probability:.1%})."
+        tops = [(f"{one.name}  {one.probability:.1%}", one.index) for one in photo.predictions[:TOP]]
+        top = {"__type__": "update", "choices": tops, "value": best.index}
+        cleared = ("", None, "", None, "", None, "", None)
+        yield (fragments.message(said), photo, fragments.photograph(photo), top, best.index, None, *cleared)
+        method, layer, samples, reference = choices
+        kept = (KEEP,) * 5
+        for status, pane, explained in self._explaining(photo, turn, best.index, method, layer, samples, reference):
+            yield (status, *kept, pane, explained, *(KEEP,) * 6)
+
+    @_in_sentences(3)
+    def explain(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
+        """One method's map; yields status, pane and what can be downloaded."""
+        _check_ticket(ticket, turn)
+        target, method, layer, samples, reference = choices
+        yield from self._explaining(_opened(photo), turn, target, method, layer, samples, reference)
+
+    def _explaining(self, photo: Photo, turn: Turn, *choices: object) -> Iterator[Shown]:
+        found = self._checked(*choices)
+        method, target = found.methods[0], photo.prediction(found.target)
+        name = style.label(method)
+        result = yield from _followed(
+            lambda progress: explain(self.shared, photo, found, method, progress),
+            turn,
+            lambda share: (fragments.progress(f"{name} for “{target.name}”", share), KEEP, KEEP),
+        )
+        done = f"{name} for “{target.name}” took {result.seconds:.1f} s."
+        yield fragments.message(done), fragments.explained(photo, target, result), (target, (result,))
+
+    @_in_sentences(3)
+    def compare(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
+        """Several methods' maps, one by one; yields status, pane and what can be downloaded."""
+        _check_ticket(ticket, turn)
+        photo, found = _opened(photo), self._checked(*choices)
+        target = photo.prediction(found.target)
+        results: list[Result] = []
+        failed: dict[str, str] = {}
+        for number, method in enumerate(found.methods):
+            waiting = found.methods[number:]
+            pane: Any = fragments.compared(photo, target, results, failed, waiting)
+            status = _counted(style.label(method), number, len(found.methods))
+            yield fragments.progress(status, number / len(found.methods)), pane, (target, tuple(results))
+            try:
+                result = yield from _followed(
+                    _explaining_work(self.shared, photo, found, method),
+                    turn,
+                    _progress_line(status, number, len(found.methods)),
+                )
+                results.append(result)
+            except InputError:
+                raise
+            except EgcamError as error:
+                failed[method] = str(error)
+        seconds = sum(result.seconds for result in results)
+        text = f"{len(results)} {'method' if len(results) == 1 else 'methods'} in {seconds:.1f} s."
+        pane = fragments.compared(photo, target, results, failed)
+        yield fragments.message(text), pane, (target, tuple(results))
+
+    @_in_sentences(3)
+    def measure(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
+        """Several methods' scores, method by method; yields status, pane and what can be downloaded."""
+        _check_ticket(ticket, turn)
+        photo, found = _opened(photo), self._checked(*choices)
+        target = photo.prediction(found.target)
+        rows: Scores = {}
+        for number, method in enumerate(found.methods):
+            status = _counted(f"Measuring {style.label(method)}", number, len(found.methods))
+            pane = fragments.measured(target, rows, found.methods[number:])
+            yield fragments.progress(status, number / len(found.methods)), pane, dict(rows)
+            rows[method] = yield from _followed(
+                _measuring_work(self.shared, photo, found, method),
+                turn,
+                _progress_line(status, number, len(found.methods)),
+            )
+        yield fragments.message("Measured."), fragments.measured(target, rows), rows
+
+    @_in_sentences(3)
+    def saturate(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
+        """The saturation curves and the verdict; yields status, pane and what can be downloaded."""
+        _check_ticket(ticket, turn)
+        target_index, layer = choices
+        method, samples, reference = "grad-cam", 1, "usual"
+        photo, found = _opened(photo), self._checked(target_index, method, layer, samples, reference)
+        target = photo.prediction(found.target)
+        measured = yield from _followed(
+            lambda progress: saturate(self.shared, photo, found, progress),
+            turn,
+            lambda share: (fragments.progress("Scaling the photograph up from black", share), KEEP, KEEP),
+        )
+        with self.shared.lock:
+            picture = downloads.saturation_picture(self.shared.classifier.name, measured)
+        yield fragments.message("Measured."), fragments.saturated(target, measured, picture), measured
+
+    @_in_sentences(2)
+    def download_maps(self, kind: str, photo: Photo | None, explained: Explained | None) -> Iterator[Shown]:
+        """A file with maps; yields status and the file."""
+        target, results = explained or (None, ())
+        photo = _opened(photo)
+        with self.shared.lock:
+            chosen = target or photo.predictions[0]
+            file = downloads.maps_file(self.folder, kind, photo, chosen, results, self.shared.classifier.name)
+        yield _ready(file)
+
+    @_in_sentences(2)
+    def download_saturation(self, kind: str, photo: Photo | None, measured: Saturation | None) -> Iterator[Shown]:
+        """A file with saturation curves; yields status and the file."""
+        photo = _opened(photo)
+        with self.shared.lock:
+            file = downloads.saturation_file(self.folder, kind, photo, self.shared.classifier.name, measured)
+        yield _ready(file)
+
+    @_in_sentences(2)
+    def download_scores(self, photo: Photo | None, rows: Scores | None) -> Iterator[Shown]:
+        """A file with scores; yields status and the file."""
+        photo = _opened(photo)
+        yield _ready(downloads.scores_file(self.folder, photo, rows or {}))
+
+    def _checked(self, target: object, methods: object, layer: object, samples: object, reference: object) -> Choices:
+        return checked(self.shared, self.limits, target, layer, methods, samples, reference)
+
+
+def _explaining_work(shared: SharedModel, photo: Photo, choices: Choices, method: str) -> Callable[[Progress], Result]:
+    return lambda progress: explain(shared, photo, choices, method, progress)
+
+
+def _measuring_work(
+    shared: SharedModel, photo: Photo, choices: Choices, method: str
+) -> Callable[[Progress], Sequence[Row]]:
+    return lambda progress: measure(shared, photo, choices, method, progress)
+
+
+def _followed(work: Callable[[Progress], T], turn: Turn, line: Callable[[float], Shown]) -> Generator[Shown, None, T]:
+    """Yield a line whenever the work has come further; its result is the generator's."""
+    running, before = shares(work, turn), -1
+    while True:
+        try:
+            share = next(running)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except GeneratorExit:
+            running.close()
+            raise
+        percent = int(100 * share)
+        # A line that says nothing new is still a chance for a visitor who has left to be noticed.
+        yield line(share) if percent != before else (KEEP,) * len(line(share))
+        before = percent
+
+
+def _progress_line(status: str, number: int, count: int) -> Callable[[float], Shown]:
+    return lambda share: (fragments.progress(status, (number + share) / count), KEEP, KEEP)
+
+
+def _counted(what: str, number: int, count: int) -> str:
+    return what if count == 1 else f"{what}, {number + 1} of {count}"
+
+
+def _check_ticket(ticket: object, turn: Turn) -> None:
+    """Work that waited while its visitor began something else is not done."""
+    if ticket != turn.number:
+        raise Stopped
+
+
+def _opened(photo: Photo | None) -> Photo:
+    if photo is None:
+        raise InputError("there is no image yet: drop one, or take a sample")
+    return photo
+
+
+def _uploaded(upload: object, folder: Path) -> tuple[Path, str]:
+    """Where an upload was put, and what its owner calls it; anything but a file of the own folder is refused."""
+    if upload is None:
+        raise InputError("there is no image yet: drop one, or take a sample")
+    path, name = getattr(upload, "path", None), getattr(upload, "orig_name", None)
+    file = Path(str(path)).resolve()
+    if path is None or not file.is_relative_to(folder.resolve()) or not file.is_file():
+        raise InputError("that is no uploaded file: drop an image on the page")
+    return file, str(name or file.name)
+
+
+def _ready(file: Path) -> Shown:
+    return fragments.message(f"{file.name} is ready."), str(file)
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter and a full stop, in one line."""
+    line = " ".join(text.split())
+    line = line[:1].upper() + line[1:]
+    return line if line.endswith((".", "?", "!", "…")) else line + "."

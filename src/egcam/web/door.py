@@ -1,0 +1,125 @@
+"""The password before the page: asked for once in a form, then known by a cookie."""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import secrets
+import time
+from base64 import b64decode
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from hashlib import sha256
+from html import escape
+
+from egcam.errors import InputError
+from egcam.page_frame import framed
+
+WRONG_PER_MINUTE = 30
+_STYLE = """
+:root { color-scheme: light dark; font-family: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; background: light-dark(#f8fafc, #0f172a); }
+form { display: grid; gap: .75rem; width: min(20rem, calc(100vw - 5rem)); padding: 1.5rem; border-radius: 8px;
+  background: light-dark(white, #1e293b); border: 1px solid light-dark(#cbd5e1, #475569); }
+h1 { font-size: 1.25rem; line-height: 1.3; margin: 0; text-wrap: balance; }
+label { display: grid; gap: .25rem; }
+input, button { font: inherit; padding: .5rem .75rem; border-radius: 6px; border: 1px solid #64748b; }
+button { background: #005a8c; color: white; border-color: #005a8c; font-weight: 600; cursor: pointer; }
+button:hover { background: #004870; }
+:focus-visible { outline: 3px solid light-dark(#0072b2, #56b4e9); outline-offset: 2px; }
+p { margin: 0; padding: .5rem .75rem; border-left: 4px solid #b3261e; border-radius: 4px;
+  background: light-dark(#fdecea, #3b1512); color: light-dark(#5f1411, #ffd9d4); }
+"""
+
+
+class Answer(Enum):
+    """What becomes of a password."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    LATER = "later"
+
+
+class Door:
+    """Knows who may come in: who has its cookie, or the password.
+
+    Args:
+        password: what opens it.
+
+    Attributes:
+        is_started: whether the page behind it is served; until then, its server looks in once.
+    """
+
+    def __init__(self, password: str) -> None:
+        if not password:
+            raise InputError("the password is empty: choose one that is hard to guess")
+        self._password = sha256(password.encode()).digest()
+        # Cookies do not tell ports apart: two pages on one machine need two names.
+        self._name = f"egcam-{secrets.token_hex(4)}"
+        self._token = secrets.token_urlsafe(32)
+        self._wrong: deque[float] = deque()
+        self.is_started = False
+
+    @property
+    def cookie(self) -> str:
+        """What a browser is given to keep. It forgets it when it is closed; scripts cannot read it."""
+        return f"{self._name}={self._token}; Path=/; HttpOnly; SameSite=Lax"
+
+    def knows(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request has the cookie, or the password the way programs send it (`curl --user :password`).
+
+        Args:
+            headers: the request's, with names in lower case.
+        """
+        ours = f"{self._name}={self._token}".encode()
+        if any(hmac.compare_digest(sent.strip(), ours) for sent in headers.get(b"cookie", b"").split(b";")):
+            return True
+        given = _basic_password(headers.get(b"authorization", b""))
+        return given is not None and self.try_password(given) is Answer.RIGHT
+
+    def try_password(self, password: str) -> Answer:
+        """Compare in the same time whatever is given; nobody may guess more than some thirty times a minute.
+
+        Example:
+            >>> door = Door("open sesame")
+            >>> door.try_password("open says me").value, door.try_password("open sesame").value
+            ('wrong', 'right')
+        """
+        now = time.monotonic()
+        while self._wrong and now - self._wrong[0] > 60:
+            self._wrong.popleft()
+        # All guesses count together: an address is too easily changed to count by it.
+        if len(self._wrong) >= WRONG_PER_MINUTE:
+            return Answer.LATER
+        if hmac.compare_digest(sha256(password.encode(errors="replace")).digest(), self._password):
+            return Answer.RIGHT
+        self._wrong.append(now)
+        return Answer.WRONG
+
+
+def login_page(problem: str = "") -> str:
+    """The form that asks for the password, with what was wrong the last time."""
+    told = f'<p role="alert">{escape(problem)}</p>' if problem else ""
+    body = (
+        '<main><form method="post" action="login"><h1>What did the network look at?</h1>'
+        f"{told}<label>Password"
+        '<input type="password" name="password" required autofocus autocomplete="current-password"></label>'
+        "<button>Open</button></form></main>"
+    )
+    return framed("egcam: password", _STYLE, body)
+
+
+def _basic_password(header: bytes) -> str | None:
+    """The password in an Authorization header.
+
+    >>> _basic_password(b"Basic OnNlc2FtZQ=="), _basic_password(b"Bearer x")
+    ('sesame', None)
+    """
+    kind, _, content = header.partition(b" ")
+    if kind.lower() != b"basic":
+        return None
+    try:
+        return b64decode(content, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -1,0 +1,115 @@
+"""What a browser may send: how large, how many pixels, which kinds of image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from egcam.errors import InputError
+from egcam.photos.files import KINDS, read_image
+
+_MEGABYTE = 10**6
+# Pillow knows some sixty formats, among them ones that start other programs (PostScript); a page needs these six.
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the page accepts.
+
+    Args:
+        megabytes: of one uploaded file.
+        megapixels: of one image; larger ones are refused before their pixels are read.
+        samples: the most samples or steps of an averaging method.
+        waiting: how many requests may wait; more are told to come back later.
+        sessions: how many sessions' results are kept in memory.
+        folder_megabytes: of everything in the temporary folder.
+        keep_seconds: how long a file stays in it.
+    """
+
+    megabytes: float = 20.0
+    megapixels: float = 50.0
+    samples: int = 64
+    waiting: int = 100
+    sessions: int = 100
+    folder_megabytes: float = 2000.0
+    keep_seconds: float = 3600.0
+
+    @property
+    def bytes(self) -> int:
+        """The largest upload, in bytes."""
+        return round(self.megabytes * _MEGABYTE)
+
+
+def read_upload(file: Path, name: str, limits: Limits) -> Image.Image:
+    """The image in an uploaded file, known by its content and not by its name; an `InputError` says what is wrong.
+
+    Args:
+        file: where the upload was put.
+        name: what its owner calls it; errors use this name, and never tell where the file is.
+        limits: how large it may be.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "1234"
+        >>> _ = file.write_text("a shopping list")
+        >>> try:
+        ...     read_upload(file, "list.png", Limits())
+        ... except InputError as error:
+        ...     print(error)
+        “list.png” is text, not an image: pass an image file, PNG, JPEG, WebP, BMP, GIF or TIFF
+    """
+    shown = f"“{short_name(name)}”"
+    try:
+        _check_file_size(file, limits)
+        image = read_image(file, limits.megapixels) if _is_known_kind(file) else _refuse_kind(file)
+    except InputError as error:
+        raise InputError(str(error).replace(str(file), shown)) from None
+    return image
+
+
+def short_name(name: str) -> str:
+    """A file's name without folders and control characters, cut to a readable length.
+
+    Example:
+        >>> short_name("C:\\\\photos\\\\cat.png"), short_name("")
+        ('cat.png', 'image')
+    """
+    bare = name.replace("\\", "/").rsplit("/", 1)[-1]
+    clean = "".join(character for character in bare if character.isprintable()).strip()
+    if len(clean) > _LONGEST_NAME:
+        clean = clean[: _LONGEST_NAME // 2] + "…" + clean[-_LONGEST_NAME // 2 :]
+    return clean or "image"
+
+
+def _check_file_size(file: Path, limits: Limits) -> None:
+    size = file.stat().st_size if file.is_file() else 0
+    if size > limits.bytes:
+        raise InputError(
+            f"{file} has {size / _MEGABYTE:.1f} megabytes, and the limit is {limits.megabytes:g}: save it smaller"
+        )
+
+
+def _is_known_kind(file: Path) -> bool:
+    """Whether the file begins as one of the known kinds does; only its header is read."""
+    try:
+        with Image.open(file, formats=_FORMATS):
+            return True
+    except Image.DecompressionBombError:
+        # Of a known kind, and far too large: `read_image` says so.
+        return True
+    except Exception:
+        return False
+
+
+def _refuse_kind(file: Path) -> Image.Image:
+    """`read_image` with a file of no known kind: it has the words for what is wrong, unless Pillow can read it."""
+    try:
+        with Image.open(file) as image:
+            kind = image.format
+    except Exception:
+        return read_image(file)
+    raise InputError(f"{file} is a {kind} file, which this page does not read: save it as {KINDS}")

@@ -1,0 +1,215 @@
+"""What reaches the page at all: known hosts, own requests, who has the password, known routes, bodies of a bearable
+size; and what a browser may load.
+
+Gradio serves more than this page needs (proxies, recordings, editing). Only what it needs is let through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from egcam.web.door import Answer, Door, login_page
+from egcam.web.limits import Limits
+from egcam.web.origin import is_foreign
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = dict[bytes, bytes]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_API = "/gradio_api"
+_ROUTES = re.compile(
+    r"/|/config/?|/theme\.css|/favicon\.ico|/robots\.txt|/manifest\.json|/(?:assets|static|svelte)/.+"
+    rf"|{_API}/(?:info|app_id|token|user|login_check|startup-events|theme\.css|upload|upload_progress|reset|cancel)/?"
+    rf"|{_API}/queue/(?:join|data)/?|{_API}/heartbeat/[^/]+|{_API}/file=.+|{_API}/run/.+"
+)
+_UPLOAD = f"{_API}/upload"
+_STARTUP = f"{_API}/startup-events"
+_LOGIN = "/login"
+# A request other than an upload holds a few choices.
+_SMALL = 200_000
+# The form with a password.
+_LONGEST_LOGIN = 4096
+# The form around an uploaded file.
+_FORM = 10_000
+# Gradio's own page holds inline scripts and builds templates at run time; nothing comes from elsewhere.
+_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    # Under "no-referrer" a form would not say that it comes from the own page.
+    (b"referrer-policy", b"same-origin"),
+)
+_TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
+_PAGE = ((b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store"))
+
+
+class Guard:
+    """Stands before the page's web application.
+
+    Args:
+        application: what is guarded.
+        limits: how large a body may be.
+        folder: the page's own temporary folder; uploads are refused while it is full.
+        host: where the page is served. On this machine alone, requests that name another host are refused: a foreign
+            web page could point its own name at this machine and read answers.
+        door: asks for the password; None where there is none.
+    """
+
+    def __init__(
+        self, application: Application, limits: Limits, folder: Path, host: str, door: Door | None = None
+    ) -> None:
+        self.application, self.limits, self.folder, self.door = application, limits, folder, door
+        self.is_local = is_local(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.application(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        refusal = self._foreign(scope, headers)
+        if refusal is None and self._is_shut(scope, headers):
+            await self._ask(scope, receive, send)
+            return
+        refusal = refusal or self._unfit(scope, headers)
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        most = self._most(scope["path"])
+        await self.application(scope, _counted(receive, most), _with_headers(send))
+
+    def _foreign(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Why a request has no business here, whoever sends it."""
+        if self.is_local and not is_local(_host_of(headers.get(b"host", b"").decode("latin-1"))):
+            return 421, "This page is for this machine only: open it as http://127.0.0.1."
+        # Anyone may link to the page itself.
+        is_visit = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith(_API)
+        if not is_visit and is_foreign(headers):
+            return 403, "This was sent by another web page: open this one itself."
+        return None
+
+    def _is_shut(self, scope: Scope, headers: Headers) -> bool:
+        if self.door is None:
+            return False
+        path = scope["path"]
+        # Gradio asks itself for this while it starts.
+        is_start = path == _STARTUP and not self.door.is_started
+        return path == _LOGIN or not (is_start or self.door.knows(headers))
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask for the password, or take it."""
+        assert self.door is not None
+        path, method = scope["path"], scope["method"]
+        if path == _LOGIN and method == "POST":
+            answer = self.door.try_password(await _sent_password(receive))
+            if answer is Answer.RIGHT:
+                await _answer(send, 303, "", [(b"location", b"./"), (b"set-cookie", self.door.cookie.encode())])
+            elif answer is Answer.WRONG:
+                await _answer(send, 401, login_page("That is not the password."), _PAGE)
+            else:
+                await _answer(send, 429, login_page("Too many wrong passwords: try again in a minute."), _PAGE)
+        elif path in ("/", _LOGIN) and method in ("GET", "HEAD"):
+            await _answer(send, 401, login_page(), _PAGE)
+        else:
+            await _answer(send, 401, "This page has a password: open it in a browser first.")
+
+    def _unfit(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Why a request is not passed on, though its sender may use the page."""
+        path = scope["path"]
+        if not _ROUTES.fullmatch(path):
+            return 404, "There is no such page here."
+        length = headers.get(b"content-length", b"0").decode("latin-1")
+        if length.isdecimal() and int(length) > self._most(path):
+            return 413, f"The file is too large: the limit is {self.limits.megabytes:g} megabytes."
+        if path.startswith(_UPLOAD) and scope["method"] == "POST" and self._is_full():
+            return 507, "The server's temporary folder is full: try again in an hour."
+        return None
+
+    def _most(self, path: str) -> int:
+        return self.limits.bytes + _FORM if path.rstrip("/") == _UPLOAD else _SMALL
+
+    def _is_full(self) -> bool:
+        used = 0
+        for file in self.folder.rglob("*"):
+            try:
+                used += file.stat().st_size
+            except OSError:
+                continue
+        return used > self.limits.folder_megabytes * 10**6
+
+
+def is_local(host: str) -> bool:
+    """Whether a host name or address is this machine itself.
+
+    Example:
+        >>> is_local("127.0.0.1"), is_local("localhost"), is_local("::1"), is_local("0.0.0.0"), is_local("example.org")
+        (True, True, True, False, False)
+    """
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(header: str) -> str:
+    """The host in a Host header, without its port.
+
+    >>> _host_of("127.0.0.1:7860"), _host_of("[::1]:7860"), _host_of("localhost")
+    ('127.0.0.1', '[::1]', 'localhost')
+    """
+    return re.sub(r":\d+$", "", header)
+
+
+def _counted(receive: Receive, most: int) -> Receive:
+    """The same body, cut off as if the visitor had left when it is longer than it may be."""
+    seen = 0
+
+    async def counted() -> MutableMapping[str, Any]:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if seen > most else message
+
+    return counted
+
+
+def _with_headers(send: Send) -> Send:
+    async def guarded(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *_HEADERS]
+        await send(message)
+
+    return guarded
+
+
+async def _sent_password(receive: Receive) -> str:
+    """The password in the form that was sent; empty where there is none."""
+    body, is_whole = b"", False
+    while not is_whole:
+        message = await receive()
+        body += message.get("body", b"")
+        is_whole = not message.get("more_body", False)
+        if len(body) > _LONGEST_LOGIN:
+            return ""
+    return parse_qs(body.decode("latin-1")).get("password", [""])[0]
+
+
+async def _answer(send: Send, status: int, text: str, more: Sequence[tuple[bytes, bytes]] = _TEXT) -> None:
+    body = text.encode()
+    headers = [(b"content-length", str(len(body)).encode()), *more, *_HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,87 @@
+"""Work that tells how far it is, and that its owner can stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import Generic, TypeVar
+
+from egcam.photos.comparison import Progress
+
+T = TypeVar("T")
+
+_INTERVAL = 0.15
+
+
+class Stopped(Exception):
+    """The work was stopped on request."""
+
+
+class Turn:
+    """Whose turn it is within one session: work that was begun in an earlier turn ends at its next step."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def next(self) -> None:
+        """End what is running."""
+        self.number += 1
+
+
+class _Job(Generic[T]):
+    """One piece of work in a thread of its own."""
+
+    def __init__(self, work: Callable[[Progress], T], turn: Turn) -> None:
+        self.share = 0.0
+        self.is_abandoned = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self._work, self._turn, self._number = work, turn, turn.number
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._report(0.0)
+            self.result = self._work(self._report)
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for the result any more."""
+        return self.is_abandoned or self._turn.number != self._number
+
+    def _report(self, share: float) -> None:
+        if self.is_over:
+            raise Stopped
+        self.share = share
+
+
+def shares(work: Callable[[Progress], T], turn: Turn) -> Generator[float, None, T]:
+    """Run `work(progress)` and yield the share done while it runs; its result is the generator's.
+
+    A visitor who leaves closes the generator, and the work ends at its next step; so it does when the turn passes on,
+    and then the generator raises `Stopped`.
+
+    Example:
+        >>> def follow():
+        ...     result = yield from shares(lambda progress: progress(0.5) or "done", Turn())
+        ...     print(result)
+        >>> for share in follow():
+        ...     assert 0 <= share <= 1
+        done
+    """
+    job = _Job(work, turn)
+    try:
+        while job.thread.is_alive():
+            if job.is_over:
+                # The thread may be waiting for the network: it ends by itself as soon as it gets it.
+                raise Stopped
+            yield job.share
+            job.thread.join(_INTERVAL)
+    finally:
+        job.is_abandoned = True
+    if job.error is not None:
+        raise job.error
+    return job.result  # type: ignore[return-value]

@@ -1,0 +1,123 @@
+"""What one visitor asks for, computed with the shared network: pure functions, no web in them.
+
+Each takes all it needs and gives back all it made, so that no visitor's work can reach another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PIL import Image
+from torch import Tensor
+
+from egcam.evaluation.evaluate import evaluate
+from egcam.evaluation.table import Row
+from egcam.photos.comparison import Prediction, Progress, Result, applicable, explain_one, predict
+from egcam.saturation_check.measure import normalised_black, saturation
+from egcam.saturation_check.result import Saturation
+from egcam.web.choices import Choices
+from egcam.web.shared_model import SharedModel
+
+METRICS = ("insertion", "deletion", "average-drop", "sparseness", "complexity")
+"""Those that take few passes: a page's visitor waits for them."""
+
+# Pixels along a side of what is kept for showing: sessions stay in memory, and photographs can be large.
+_LARGEST_SHOWN = 640
+_SATURATION_STEPS = 15
+# How many points the insertion and deletion curves have.
+CURVE_POINTS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """What is kept of a photograph; the full-sized image is not.
+
+    Args:
+        name: what its owner calls it.
+        images: (1, C, H, W) as the network takes it.
+        seen: the part of it that the network sees, at most 640 pixels wide or high.
+        predictions: all classes, the most probable first.
+    """
+
+    name: str
+    images: Tensor
+    seen: Image.Image
+    predictions: tuple[Prediction, ...]
+
+    def prediction(self, index: int) -> Prediction:
+        """What the network says about one class."""
+        return next(prediction for prediction in self.predictions if prediction.index == index)
+
+
+def look(shared: SharedModel, image: Image.Image, name: str) -> Photo:
+    """Show the network a photograph."""
+    classifier = shared.classifier
+    with shared.lock:
+        images = classifier.preprocess(image)[None].to(classifier.device)
+        seen = classifier.crop(image)
+        # A copy: a crop may be the image itself, which is the caller's.
+        shown = seen.copy() if max(seen.size) <= _LARGEST_SHOWN else seen.reduce(max(seen.size) // _LARGEST_SHOWN)
+        shown.thumbnail((_LARGEST_SHOWN, _LARGEST_SHOWN), Image.Resampling.LANCZOS)
+        return Photo(name, images, shown, tuple(predict(classifier, images)))
+
+
+def explain(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> Result:
+    """One method's map and overlay for the chosen class.
+
+    Args:
+        shared: the network.
+        photo: the photograph.
+        choices: class, layer, samples and reference.
+        method: by name.
+        progress: called with the share done, from 0 to 1; what it raises ends the work.
+    """
+    with shared.lock:
+        options = choices.options(shared)
+        return explain_one(shared.classifier, photo.images, photo.seen, method, choices.target, options, progress)
+
+
+def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> tuple[Row, ...]:
+    """One method's scores by the quick metrics, in the order of `METRICS`."""
+    height, width = photo.images.shape[-2:]
+    step = max(1, round(height * width / CURVE_POINTS))
+    # evaluate speaks up once for the maps and once before each family of metrics: about five times.
+    spoken = _Steps(progress, 5)
+    with shared.lock:
+        table = evaluate(
+            shared.classifier.model,
+            photo.images,
+            [method],
+            METRICS,
+            choices.target,
+            method_options={method: applicable(method, shared.classifier, choices.options(shared))},
+            metric_options={"insertion": {"step": step}, "deletion": {"step": step}},
+            progress=spoken,
+        )
+    return table.rows
+
+
+def saturate(shared: SharedModel, photo: Photo, choices: Choices, progress: Progress) -> Saturation:
+    """The network's output and gradient while the photograph is scaled up from black."""
+    seen = shared.classifier.preprocessing
+    with shared.lock:
+        return saturation(
+            shared.classifier.model,
+            photo.images,
+            choices.layer,
+            _SATURATION_STEPS,
+            choices.target,
+            black=normalised_black(seen.mean, seen.std),
+            progress=lambda done, total: progress(done / max(1, total)),
+        )
+
+
+class _Steps:
+    """Lines of progress, counted into shares."""
+
+    def __init__(self, progress: Callable[[float], None], expected: int) -> None:
+        self.progress, self.expected, self.done = progress, expected, 0
+
+    def __call__(self, line: str) -> None:
+        self.progress(min(self.done / self.expected, 1.0))
+        self.done += 1
