@@ -13,8 +13,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -239,6 +240,113 @@ class Images(Reference):
         return draw
 
 
+@dataclass(frozen=True)
+class Photographs(Reference):
+    """32 crops of free photographs that come with the package, for people who have no data at hand.
+
+    They are scaled to the images' size and normalised with `mean` and `std`, or, where these are not given, as each
+    image seems to be by its values: in [0, 1], in [-1, 1], in [0, 255], or with ImageNet's mean and std.
+    """
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def description(self) -> str:
+        """What they are."""
+        return f"{_COUNT} photographs"
+
+    @property
+    def is_kept(self) -> bool:
+        """Always."""
+        return True
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """Photograph number `sample` of a random order, the same for all images."""
+        return self.bind(images, rows, seed)(range(len(rows)), sample)
+
+    def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
+        """The order, and how each image seems to be normalised."""
+        if images.shape[1] not in (1, 3):
+            raise SamplingError(
+                f"photographs have 3 channels, or 1 in grey, and the images {images.shape[1]}: pass images of your "
+                "data as reference"
+            )
+        order = torch.randperm(_COUNT, generator=generator(seed, "photographs"), device="cpu").tolist()
+        norms = [self._normalisation(image) for image in images]
+
+        def draw(own: Sequence[int], sample: int) -> Drawn:
+            index = order[sample % _COUNT]
+
+            def make() -> Tensor:
+                plain = _photographs(*images.shape[-2:])[index]
+                plain = plain if images.shape[1] == 3 else plain.mean(0, keepdim=True)
+                return torch.stack([like(_normalised(plain, *norms[i]), images) for i in own])
+
+            return Drawn(
+                make, [("pool", index, norms[i]) for i in own], [Visit(sample % _COUNT, sample // _COUNT)] * len(own)
+            )
+
+        return draw
+
+    def _normalisation(self, image: Tensor) -> Normalisation:
+        if self.mean is not None and self.std is not None:
+            return self.mean, self.std
+        return seeming_normalisation(float(image.min()), float(image.max()))
+
+
+Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+_COUNT = 32
+_SIDE = 160
+
+
+def seeming_normalisation(low: float, high: float) -> Normalisation:
+    """(mean, std) with which pixels in [0, 1] seem to have been normalised, from the least and the largest value.
+
+    >>> seeming_normalisation(-0.9, 0.8)
+    ((0.5,), (0.5,))
+    """
+    if low >= 0:
+        return ((0.0,), (1.0,)) if high <= 1 else ((0.0,), (1 / 255,))
+    if low >= -1 and high <= 1:
+        return (0.5,), (0.5,)
+    return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _normalised(photograph: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(C, H, W) in [0, 1], normalised; a grey one with the mean of the colours' values."""
+    columns = [torch.tensor(values, dtype=photograph.dtype).reshape(-1, 1, 1) for values in (mean, std)]
+    if len(photograph) == 1:
+        columns = [column.mean(0, keepdim=True) for column in columns]
+    return (photograph - columns[0]) / columns[1]
+
+
+@lru_cache(maxsize=4)
+def _photographs(height: int, width: int) -> Tensor:
+    """(32, 3, H, W) in [0, 1]."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
+        pixels = torch.from_numpy(np.array(sheet.convert("RGB"))).float() / 255
+    crops = pixels.unfold(0, _SIDE, _SIDE).unfold(1, _SIDE, _SIDE).flatten(0, 1)
+    return functional.interpolate(crops, size=(height, width), mode="bilinear", antialias=True).clamp(0, 1)
+
+
+def photographs(mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Reference:
+    """Crops of free photographs that come with the package, normalised with `mean` and `std`; see `Photographs`.
+
+    For photographs. For X-rays, spectrograms and the like pass images of your data.
+    """
+    if (mean is None) != (std is None):
+        raise SamplingError("photographs take mean and std together, or neither")
+
+    def listed(values: float | Sequence[float] | None) -> tuple[float, ...] | None:
+        return None if values is None else tuple(values) if isinstance(values, Sequence) else (float(values),)
+
+    return Photographs(listed(mean), listed(std))
+
+
 def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
     """For each image, the numbers of the pool's images that equal it."""
     step = max(1, pool[0].numel() // 64)
@@ -412,6 +520,7 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
 
 MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
     "mixed": mixed,
+    "photographs": photographs,
     "blurred": blurred,
     "colours": colours,
     "noise": noise,
@@ -432,13 +541,15 @@ def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference
         raise SamplingError(f"unknown reference {name!r}; {near_misses(name, MADE_BY_NAME)}")
     if name in ("black", "white"):
         return (black if name == "black" else white)(mean, std)
+    if name == "photographs" and (tuple(mean), tuple(std)) != ((0.0,), (1.0,)):
+        return photographs(mean, std)
     return MADE_BY_NAME[name]()
 
 
 def as_reference(reference: ReferenceLike, default: str = "mixed", samples: int = 1, seed: int = 0) -> Reference:
     """The reference for what the user said.
 
-    A `Reference`; a tensor of images; a name ("mixed", "blurred", "colours", "noise", "uniform", "constant", "black",
+    A `Reference`; a tensor of images; a name ("mixed", "photographs", "blurred", "colours", "noise", "uniform", "constant", "black",
     "white"); a callable `f(images) -> references` or `f(images, generator) -> references`; a data set or loader; or
     None for `default`.
 

@@ -108,6 +108,11 @@ def last_spatial_layer(trace: Trace) -> str:
     last = max(spatial, key=lambda call: call.finished)
     _refuse_channels_last(last, calls, trace)
     _refuse_tokens(last, spatial, calls)
+    return _name_of(last, spatial, trace)
+
+
+def _name_of(last: Call, spatial: Sequence[Call], trace: Trace) -> str:
+    """The outermost module that puts out what a call did and does not span the network from the image on."""
     same = sorted((call for call in spatial if call.value == last.value), key=lambda call: call.finished)
     first = same[0]
     times = Counter(call.name for call in trace.calls)
@@ -121,6 +126,66 @@ def last_spatial_layer(trace: Trace) -> str:
     if family:
         return max(family, key=lambda call: call.finished).name
     return f"{first.name}:{sum(call.finished <= first.finished for call in trace.calls_of(first.name))}"
+
+
+@dataclass(frozen=True)
+class FeatureLayer:
+    """A layer a map can be made at.
+
+    Attributes:
+        name: of the module.
+        channels: K.
+        size: (h, w) of its maps.
+        tail: what follows it, as a share of the network's multiplications with weights: what a sample of the latent
+            path costs there, forward.
+    """
+
+    name: str
+    channels: int
+    size: tuple[int, int]
+    tail: float
+
+
+def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
+    """The layers between the blocks of a network, in the order they run, one for each feature map.
+
+    A module inside a block is left out: a skip connection may go around it.
+    """
+    last_spatial_layer(trace)  # refuses networks that have no such layers, and says why
+    spatial = [call for call in trace.calls_on_image if _is_spatial(call, trace) and not _is_class_map(call, trace)]
+    whole = sum(call.multiplications for call in trace.calls)
+    found: dict[str, FeatureLayer] = {}
+    for call in spatial:
+        if _is_between_blocks(call.name, model, trace):
+            name = _name_of(call, spatial, trace)
+            after = sum(other.multiplications for other in trace.calls if other.started > call.finished)
+            channels, height, width = trace.map_shape(call)
+            found[name] = FeatureLayer(name, channels, (height, width), after / max(1, whole))
+    return list(found.values())
+
+
+def _is_between_blocks(name: str, model: nn.Module, trace: Trace) -> bool:
+    """Whether all that contains a module is a mere chain of modules, or works on the image itself."""
+    from_image = {call.name for call in trace.calls if trace.image in call.inputs}
+    parts = name.split(".")
+    outer = [".".join(parts[:length]) for length in range(1, len(parts))]
+    return all(above in from_image or _is_chain(model.get_submodule(above)) for above in outer)
+
+
+def _is_chain(module: nn.Module) -> bool:
+    return type(module).forward in (nn.Sequential.forward, nn.ModuleList.forward, nn.ModuleDict.forward)
+
+
+def inner_layer(model: nn.Module, trace: Trace) -> str:
+    """The last layer of the second-coarsest resolution: 14 x 14 at 224 pixels; the last one where there is none."""
+    last = last_spatial_layer(trace)
+    layers = feature_layers(model, trace)
+    areas = sorted({layer.size[0] * layer.size[1] for layer in layers})
+    (coarsest,) = [layer.size[0] * layer.size[1] for layer in layers if layer.name == last] or areas[:1]
+    finer = [area for area in areas if area > coarsest]
+    if not finer:
+        return last
+    return [layer.name for layer in layers if layer.size[0] * layer.size[1] == finer[0]][-1]
 
 
 def _refuse_unknown_origin(trace: Trace) -> None:

@@ -24,6 +24,7 @@ from egcam.models.nested import mapped_tensors, tensors_in
 from egcam.models.restore import add_hook
 from egcam.models.shadow import replace_modules
 from egcam.models.trace import tensor_in
+from egcam.rng import generator
 
 _UNKNOWN = object()
 """Stands for an output that cannot be repeated, so that the module has to run."""
@@ -193,6 +194,24 @@ class Replay:
                 "choose a layer between the image and the score (and a target that does not detach it)"
             )
         return scores.detach(), found
+
+    def is_affine(self, numbers: Callable[[Any], Tensor]) -> bool:
+        """Whether some numbers of the output, (3, …), are an affine function of what the layer puts out.
+
+        As where nothing but pooling and a linear layer follows. Tried around the first image:
+        f((u + v) / 2) = (f(u) + f(v)) / 2 for points u and v far apart in random directions, which no activation
+        function and no normalisation survives. Takes three rows of the tail.
+        """
+        here = self.activations[0]
+        far = 3.0 * float(here.float().std())
+        chance = generator(0, "affine")
+        steps = torch.randn((2, *here.shape), generator=chance, device="cpu", dtype=torch.float32).to(here)
+        u, v = here + far * steps[0], here - far * steps[1]
+        own = torch.zeros(3, dtype=torch.long, device="cpu")
+        at_u, at_v, between = numbers(self.run(torch.stack([u, v, (u + v) / 2]), own)).double()
+        tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(here.dtype, 1e-2)
+        bend = (between - (at_u + at_v) / 2).abs().max()
+        return bool((at_u != at_v).all() and bend <= tolerance * (at_u.abs() + at_v.abs()).max())
 
     def _run(self, activations: Tensor, own: Tensor) -> Any:
         if self.runs_by_itself:

@@ -33,6 +33,7 @@ class Call:
         value: identity and version of that tensor.
         inputs: the identities of the tensors it took.
         shape_in: of the first of those.
+        multiplications: with the module's own weights.
         sees_image: whether what it put out depends on the image, by differentiable operations.
     """
 
@@ -48,6 +49,7 @@ class Call:
     inputs: frozenset[int]
     shape_in: tuple[int, ...]
     bytes: int
+    multiplications: int = 0
     sees_image: bool = False
 
 
@@ -258,6 +260,7 @@ class _Recorder:
                     inputs=frozenset(id(value) for value in taken),
                     shape_in=tuple(taken[0].shape) if taken else (),
                     bytes=tensor.numel() * tensor.element_size() // max(1, tensor.shape[0] if tensor.ndim else 1),
+                    multiplications=_multiplications(module, tensor),
                 )
             )
 
@@ -292,6 +295,14 @@ def _leads_to_known(history: Any, known: dict[Any, bool]) -> bool:
 
 def _matches(pattern: re.Pattern[str], module: nn.Module) -> bool:
     return bool(pattern.search(type(module).__name__))
+
+
+def _multiplications(module: nn.Module, output: Tensor) -> int:
+    """Each weight of a convolution or linear layer is used once for each position it puts out."""
+    weight = module._parameters.get("weight")
+    if weight is None or weight.ndim < 2 or not len(weight):
+        return 0
+    return weight.numel() * (output.numel() // len(weight))
 
 
 def tensor_in(output: object) -> Tensor | None:
