@@ -549,8 +549,9 @@ def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference
 def as_reference(reference: ReferenceLike, default: str = "mixed", samples: int = 1, seed: int = 0) -> Reference:
     """The reference for what the user said.
 
-    A `Reference`; a tensor of images; a name ("mixed", "photographs", "blurred", "colours", "noise", "uniform", "constant", "black",
-    "white"); a callable `f(images) -> references` or `f(images, generator) -> references`; a data set or loader; or
+    A `Reference`; a tensor of images; a name ("mixed", "photographs", "blurred", "colours", "noise", "uniform",
+    "constant", "black", "white"); a callable `f(images) -> references` or `f(images, generator) -> references`; a data
+    set or loader; or
     None for `default`.
 
     >>> as_reference("black").description
