@@ -325,3 +325,35 @@ def test_moments_of_latent_gradients_fit_grad_cam_plus_plus() -> None:
         model, "first", gradient=egcam.Expected(others, 8, path="latent"), weighting="plus-plus", signed=True
     )
     assert bool(cam(images, target=1).maps.isfinite().all())
+
+
+def test_regions_add_up_to_the_whole() -> None:
+    model, images = bent(), pictures(2)
+    found = summed(model, "second", egcam.Integrated(50, path="latent", difference="latent"))(images, target=1)
+    left = torch.zeros(8, 8)
+    left[:, :3] = 1
+    whole = found.share(torch.ones(8, 8))
+    torch.testing.assert_close(whole, found.completeness.total)
+    torch.testing.assert_close(found.share(left) + found.share(1 - left), whole)
+    # The three cells of a row cover pixels 0-2.67, 2.67-5.33, 5.33-8: as adaptive pooling cuts them, 0-3, 2-6, 5-8.
+    by_hand = found.maps[:, :, 0].sum(1) + found.maps[:, :, 1].sum(1) / 4
+    torch.testing.assert_close(found.share(left), by_hand)
+    rectified = egcam.GradientCAM(
+        model, "second", gradient=egcam.Integrated(50, path="latent", difference="latent"), weighting="summed"
+    )(images, target=1)
+    torch.testing.assert_close(rectified.share(left), by_hand)
+    one = summed(model, "second", egcam.Integrated(50, path="latent", difference="latent"))(images[0], target=1)
+    torch.testing.assert_close(one.share(left), by_hand[0])
+    with pytest.raises(egcam.errors.MethodError, match="only a complete attribution"):
+        egcam.GradCAM(model, "second", signed=True)(images, target=1).share(left)
+
+
+def test_completeness_is_kept_in_files(tmp_path) -> None:
+    model, images = bent(), pictures(4)
+    cam = summed(model, "first", egcam.Integrated(5, path="latent", difference="latent"))
+    for batch in cam.stream([images[:2], images[2:]], target=1):
+        batch.save(tmp_path, pictures=False)
+    loaded, whole = egcam.Explanation.load(tmp_path), cam(images, target=1)
+    for side in ("total", "expected", "attributions", "gap"):
+        torch.testing.assert_close(getattr(loaded.completeness, side), getattr(whole.completeness, side))
+    assert loaded.tails > 0

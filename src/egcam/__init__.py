@@ -41,6 +41,7 @@ from egcam.models.layers import find_layer
 if TYPE_CHECKING:
     from egcam import figures, metrics, studies
     from egcam.evaluation.evaluate import evaluate
+    from egcam.evaluation.layers import best_layer, candidate_layers
     from egcam.models import zoo
     from egcam.saturation_check.measure import saturation
 
@@ -50,7 +51,12 @@ _LAZY_MODULES = {
     "studies": "egcam.studies",
     "zoo": "egcam.models.zoo",
 }
-_LAZY_NAMES = {"evaluate": "egcam.evaluation.evaluate", "saturation": "egcam.saturation_check.measure"}
+_LAZY_NAMES = {
+    "best_layer": "egcam.evaluation.layers",
+    "candidate_layers": "egcam.evaluation.layers",
+    "evaluate": "egcam.evaluation.evaluate",
+    "saturation": "egcam.saturation_check.measure",
+}
 
 __all__ = [
     "AblationCAM",
@@ -80,6 +86,8 @@ __all__ = [
     "Weighting",
     "XGradCAM",
     "ZeroMapWarning",
+    "best_layer",
+    "candidate_layers",
     "__version__",
     "errors",
     "evaluate",

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from torch.nn import functional
 
 from egcam.drawing.palette import OPACITY
-from egcam.errors import InputError
+from egcam.errors import InputError, MethodError
 from egcam.imageops import heatmaps
 
 if TYPE_CHECKING:
@@ -119,6 +120,28 @@ class Explanation:
         if self.classes is None or number >= len(self.classes):
             return f"class {number}"
         return self.classes[number]
+
+    def share(self, mask: Tensor) -> Tensor:
+        """(N,) how much of the score a region is worth: the attributions inside it, in units of the score.
+
+        A cell of the map counts by the part of it that the region covers, so disjoint regions add up. Only methods
+        that are complete have it: Expected Grad-CAM with a latent path, a latent difference and the summed weighting.
+
+        Args:
+            mask: (H, W) for all images or (N, H, W); True, or 1, inside the region.
+        """
+        if self.completeness is None or self.completeness.attributions is None:
+            raise MethodError(
+                "only a complete attribution can be added up over a region: use "
+                "egcam.ExpectedGradCAM(model, path='latent', difference='latent', weighting='summed')"
+            )
+        attributions = self.completeness.attributions
+        if tuple(mask.shape[-2:]) != self.size or mask.ndim not in (2, 3):
+            raise InputError(f"the mask is {tuple(mask.shape)}; it must be {self.size}, or one of that size per image")
+        inside = mask.to(attributions.device, attributions.dtype).reshape(-1, 1, *self.size)
+        height, width = attributions.shape[-2:]
+        covered = functional.adaptive_avg_pool2d(inside, (height, width))[:, 0]
+        return (attributions * (covered[0] if mask.ndim == 2 or self.is_single else covered)).sum((-2, -1))
 
     def overlay(
         self,

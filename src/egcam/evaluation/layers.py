@@ -1,0 +1,90 @@
+"""Which layer to explain, measured on one's own images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from egcam.attribution.registry import create
+from egcam.errors import LayerError
+from egcam.metrics import insertion_deletion
+from egcam.models.inputs import plain_model
+from egcam.models.layers import FeatureLayer, feature_layers
+from egcam.models.trace import dry_run
+
+_MOST = 6
+
+
+@dataclass(frozen=True)
+class LayerScore:
+    """A layer and what a map there is worth.
+
+    Attributes:
+        layer: name, channels, size and cost.
+        mean: insertion less deletion, averaged over the images; higher is better.
+        scores: (N,) of each image.
+    """
+
+    layer: FeatureLayer
+    mean: float
+    scores: Tensor
+
+
+def candidate_layers(model: nn.Module, images: Tensor) -> list[FeatureLayer]:
+    """The layers between the blocks of a network, in the order they run.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(100, 2))
+        >>> [(layer.name, layer.channels, layer.size) for layer in candidate_layers(net, torch.rand(1, 1, 9, 9))]
+        [('0', 2, (7, 7)), ('1', 2, (7, 7)), ('2', 4, (5, 5))]
+    """
+    model = plain_model(model)
+    return feature_layers(model, dry_run(model, images if images.ndim == 4 else images[None]))
+
+
+def best_layer(
+    model: nn.Module,
+    images: Tensor,
+    method: str = "expected-grad-cam",
+    layers: Sequence[str] | None = None,
+    step: int | None = None,
+    **options: Any,
+) -> list[LayerScore]:
+    """Insertion-deletion of a method's maps at several layers, best first.
+
+    Explained are the predictions. Use images of your own, and others than those you will judge the maps by.
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W), preprocessed.
+        method: a registered method that has a layer.
+        layers: which to try; by default the last one of each resolution below a quarter of the image's side, and where
+            these are few, the ones before them.
+        step: pixels at once in the curves; by default a twelfth of the image.
+        options: of the method.
+    """
+    known = {layer.name: layer for layer in candidate_layers(model, images)}
+    names = _worth_trying(list(known.values()), images) if layers is None else list(layers)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise LayerError(f"{unknown[0]!r} is not one of the layers between the blocks: {', '.join(known)}")
+    step = -(-images.shape[-1] * images.shape[-2] // 12) if step is None else step
+    found = []
+    for name in names:
+        explanation = create(method, model, layer=name, **options)(images)
+        scores = insertion_deletion(model, images, explanation, step=step)
+        found.append(LayerScore(known[name], float(scores.nanmean()), scores))
+    return sorted(found, key=lambda one: one.mean, reverse=True)
+
+
+def _worth_trying(layers: list[FeatureLayer], images: Tensor) -> list[str]:
+    """Coarse layers, late ones first: maps of single pixels are noise, and cost most."""
+    coarse = [layer for layer in layers if 4 * layer.size[0] <= images.shape[-2]] or layers
+    last_of_size = list({layer.size: layer.name for layer in coarse}.values())
+    others = [layer.name for layer in reversed(coarse) if layer.name not in last_of_size]
+    chosen = {*last_of_size[-_MOST:], *others[: max(0, _MOST - len(last_of_size))]}
+    return [layer.name for layer in coarse if layer.name in chosen]
