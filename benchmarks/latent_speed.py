@@ -64,9 +64,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--networks", default=",".join(WHERE))
     given = parser.parse_args()
-    print(
-        "| network | layer | tail / network | tails | Grad-CAM / forward | latent / Grad-CAM | latent / forward | bound |"
-    )
+    print("| network | layer | tail / network | tails | Grad-CAM / forward", end=" | ")
+    print("latent / Grad-CAM | latent / forward | bound |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name in given.networks.split(","):
         print(measured(name, WHERE[name], given.images, given.samples), flush=True)

@@ -44,6 +44,7 @@ class LatentPoints(Evaluations):
         self.references = DrawnReferences(task, source, plan)
         self._network = _SeenReferences(task)
         self._sums = _Sums(len(task.images))
+        self._noted: list[tuple[Tensor, list[AtReference]]] = []
         self._nothing_goes_around: bool | None = None
         self._is_affine = plan.kernel is None and all(_is_affine(task, tail) for tail in task.tails)
 
@@ -79,33 +80,44 @@ class LatentPoints(Evaluations):
             points = here - rest * away
             if self.plan.kernel is not None:
                 points = points + self._noise(here, runs)
-            gradients = self._gradients(tail, points, own)
+            gradients = self._gradients(tail, points, own, seen)
             found.append(self._times_difference(tail, own, gradients, wide_enough(away)))
         self._note_reference_scores(own, seen)
         return found
 
     def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
         """One gradient and the mean of all samples' differences: what any number of points would give."""
-        away = [wide_enough(torch.zeros_like(tail.activations)) for tail in self.task.tails]
-        samples = self.plan.samples if self.plan.difference != "none" else 0
-        for sample in range(samples):
-            drawn, _ = self.references.draw(own, sample)
-            seen = self._network.at([drawn], own)
-            for layer, tail in enumerate(self.task.tails):
-                there = torch.stack([reference.activations[layer] for reference in seen])
-                away[layer] += wide_enough(tail.activations) - wide_enough(there)
-            self._note_reference_scores(own, seen)
-        return [
-            self._times_difference(
-                tail, own, self._gradients(tail, tail.activations, own), away[layer] / max(1, samples)
-            )
-            for layer, tail in enumerate(self.task.tails)
-        ]
+        means = [wide_enough(torch.zeros_like(tail.activations)) for tail in self.task.tails]
+        samples = range(self.plan.samples) if self.plan.difference != "none" else range(0)
+        seen: list[AtReference] = []
+        for some in chunks(samples, max(1, self.at_once // len(own))):
+            repeated = own.repeat(len(some))
+            seen = self._network.at([self.references.draw(own, sample)[0] for sample in some], repeated)
+            for layer, mean in enumerate(means):
+                there = wide_enough(torch.stack([reference.activations[layer] for reference in seen]))
+                mean += there.reshape(len(some), *mean.shape).sum(0) / len(samples)
+            self._note_reference_scores(repeated, seen)
+        found = []
+        for tail, mean in zip(self.task.tails, means, strict=True):
+            gradients = self._gradients(tail, tail.activations, own, seen)
+            found.append(self._times_difference(tail, own, gradients, wide_enough(tail.activations) - mean))
+        return found
 
-    def _gradients(self, tail: Replay, points: Tensor, own: Tensor) -> Tensor:
-        _, gradients = tail.gradients(points, own, lambda output: self.task.scores_of(output, own))
+    def _gradients(self, tail: Replay, points: Tensor, own: Tensor, seen: list[AtReference]) -> Tensor:
+        """g at the points; the first time with a reference as a further row, to see whether anything goes around."""
+        count = len(points)
+        known = (
+            self._known_scores(own[:1], seen[:1]) if self._is_complete and self._nothing_goes_around is None else None
+        )
+        if known is not None:
+            points = torch.cat([points, seen[0].activations[0][None].to(points)])
+            own = torch.cat([own, own[:1]])
+        scores, gradients = tail.gradients(points, own, lambda output: self.task.scores_of(output, own))
         self.task.meter.tails += len(points)
-        return wide_enough(gradients)
+        if known is not None:
+            close = torch.isclose(scores[-1], known[0].to(scores), rtol=1e-2, atol=1e-3 * float(scores.abs().max()))
+            self._nothing_goes_around = bool(close)
+        return wide_enough(gradients[:count])
 
     def _times_difference(self, tail: Replay, own: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
         if self.plan.difference == "none":
@@ -126,28 +138,31 @@ class LatentPoints(Evaluations):
 
     # -- completeness ----------------------------------------------------------------------------
 
+    @property
+    def _is_complete(self) -> bool:
+        return self.plan.difference != "none" and len(self.task.tails) == 1
+
     def completeness(self) -> Completeness | None:
         """The total of all attributions, and y(x) - E[y(x')] over the references that were drawn."""
-        if self.plan.difference == "none" or len(self.task.tails) != 1:
+        if not self._is_complete:
             return None
         assert self.task.scores is not None
+        for own, seen in self._noted:
+            self._sums.add_reference_scores(own, self._reference_scores(own, seen))
+        self._noted.clear()
         return self._sums.completeness(self.task.scores)
 
     def _note_reference_scores(self, own: Tensor, seen: list[AtReference]) -> None:
-        if self.plan.difference != "none" and len(self.task.tails) == 1:
-            self._sums.add_reference_scores(own, self._reference_scores(own, seen))
+        if self._is_complete:
+            self._noted.append((own, seen))
 
     def _reference_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor:
         """(B,) the explained number when the layer puts out A' and everything around it is as for the image.
 
-        That is y(x') unless something goes around the layer, which one run shows.
+        That is y(x') unless something goes around the layer.
         """
-        known = self._known_scores(own, seen)
-        if known is not None and self._nothing_goes_around is None:
-            first = self._scores_by_tail(own[:1], seen[:1])
-            close = torch.isclose(first, known[:1].to(first), rtol=1e-2, atol=1e-3 * float(known.abs().max()))
-            self._nothing_goes_around = bool(close)
-        return known if known is not None and self._nothing_goes_around else self._scores_by_tail(own, seen)
+        known = self._known_scores(own, seen) if self._nothing_goes_around else None
+        return self._scores_by_tail(own, seen) if known is None else known
 
     def _known_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor | None:
         rows = [reference.class_scores for reference in seen if reference.class_scores is not None]
@@ -248,6 +263,9 @@ class _Sums:
 def _is_affine(task: Task, tail: Replay) -> bool:
     """Whether the explained logit is an affine function of what the layer puts out."""
     if task.targets.score != "logit" or task.indices is None:
+        return False
+    trace = task.probe.trace(task.images[:1])
+    if trace is not None and trace.bends_after(tail.layer):
         return False
     task.meter.tails += 3
     return tail.is_affine(lambda output: task.scores_of(output, torch.zeros(3, dtype=torch.long, device="cpu")))

@@ -167,6 +167,11 @@ class Replay:
             self._prove()
         return self._shadow is not None
 
+    @property
+    def layer(self) -> str:
+        """The name of the layer."""
+        return self._point.name
+
     def as_maps(self, tensor: Tensor) -> Tensor:
         """What the layer puts out, as (B, K, h, w)."""
         return self._probe.as_maps(self._point, tensor, self._images[:1].expand(len(tensor), *self._images.shape[1:]))
@@ -214,6 +219,10 @@ class Replay:
         return bool((at_u != at_v).all() and bend <= tolerance * (at_u.abs() + at_v.abs()).max())
 
     def _run(self, activations: Tensor, own: Tensor) -> Any:
+        if self._shadow is not None and not self._is_proven:
+            output = self._run_and_prove(activations, own)
+            if output is not _UNKNOWN:
+                return output
         if self.runs_by_itself:
             try:
                 return self._replay(activations, own)
@@ -225,6 +234,28 @@ class Replay:
         """Give up on the tail, and let go of what was remembered for it."""
         self._shadow = None
         self._stand_ins.clear()
+
+    def _run_and_prove(self, activations: Tensor, own: Tensor) -> Any:
+        """Run with the true activations as further rows, whose output must be the true one: a check at no further run.
+
+        Unknown where the output is not made of rows, or is not the true one.
+        """
+        truth = list(tensors_in(self.output))
+        count = len(self._images)
+        if not _is_plain(self.output) or not all(tensor.ndim > 0 and len(tensor) == count for tensor in truth):
+            return _UNKNOWN
+        rows = torch.cat([own, torch.arange(count, device="cpu")])
+        try:
+            output = self._replay(torch.cat([activations, self.activations]), rows)
+        except Exception:
+            return _UNKNOWN
+        again = list(tensors_in(output))
+        if not self._memory.passed_layer or any(len(tensor) != len(rows) for tensor in again):
+            return _UNKNOWN
+        if len(again) != len(truth) or not all(map(_alike, [tensor[len(own) :].detach() for tensor in again], truth)):
+            return _UNKNOWN
+        self._is_proven = True
+        return mapped_tensors(output, lambda tensor: tensor[: len(own)])
 
     def _prove(self) -> None:
         """Try cheaply remembered rows, then each image's own; give up where neither gives the true output."""

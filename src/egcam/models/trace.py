@@ -21,6 +21,7 @@ from egcam.models.shadow import meta_copy
 
 _POOLING = re.compile(r"Adaptive|Global|AttentionPool", re.IGNORECASE)
 _ATTENTION = re.compile(r"Atten|Attn", re.IGNORECASE)
+_BENDING = re.compile(r"[A-Z]*LU\d?$|Swish|Mish|Sigmoid|Tanh|Softmax|Softplus|Max|(Layer|Group|Instance|RMS)Norm")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Call:
         inputs: the identities of the tensors it took.
         shape_in: of the first of those.
         multiplications: with the module's own weights.
+        bends: whether the module's kind is known not to be linear: activation functions, normalisations, maxima.
         sees_image: whether what it put out depends on the image, by differentiable operations.
     """
 
@@ -50,6 +52,7 @@ class Call:
     shape_in: tuple[int, ...]
     bytes: int
     multiplications: int = 0
+    bends: bool = False
     sees_image: bool = False
 
 
@@ -121,6 +124,11 @@ class Trace:
         """About how much memory one image needs from the first of `layers` on, with gradients."""
         first = self._first_end(layers)
         return 2 * sum(call.bytes for call in self.calls if call.finished > first)
+
+    def bends_after(self, layer: str) -> bool:
+        """Whether a module that is known not to be linear runs after a layer."""
+        end = self._first_end([layer])
+        return any(call.bends and call.started > end for call in self.calls)
 
     def _first_end(self, layers: Sequence[str]) -> int:
         plain = [name.partition(":")[0] for name in layers]
@@ -261,6 +269,7 @@ class _Recorder:
                     shape_in=tuple(taken[0].shape) if taken else (),
                     bytes=tensor.numel() * tensor.element_size() // max(1, tensor.shape[0] if tensor.ndim else 1),
                     multiplications=_multiplications(module, tensor),
+                    bends=_matches(_BENDING, module),
                 )
             )
 
