@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from egcam.studies.datasets import DataError, Dataset, Picture, kinds, open_dataset
+from egcam.studies.datasets import DataError, Dataset, Picture, kinds
 from egcam.studies.datasets.choice import chosen, even_order
-from egcam.studies.specs import DataSpec
+from studies.data_sets import opened
 
 
 class Letters(Dataset):
@@ -116,12 +116,12 @@ def test_wrong_choices_say_what_there_is(arguments, text):
 
 
 def test_unknown_kind():
-    assert kinds() == ["imagenet", "cifar10", "coco", "folder"]
+    assert kinds() == ["cifar10", "coco", "folder", "imagenet"]
     with pytest.raises(DataError, match="unknown kind of data 'imagnet'; did you mean 'imagenet'"):
-        open_dataset(DataSpec("imagnet", "."))
+        opened("imagnet", ".")
 
 
 def test_a_part_of_data_without_parts(tmp_path):
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match='the data have no parts \\(no column "part" in their CSV\\)'):
-        open_dataset(DataSpec("folder", str(tmp_path), part="train"))
+        opened("folder", str(tmp_path), part="train")

@@ -34,8 +34,8 @@ from egcam.studies.datasets.listing import Entry, Listing, MaskReader, Missing, 
 from egcam.studies.datasets.masks import fitted, from_boxes, scaled
 from egcam.studies.datasets.places import first, folder_at, looked, named
 from egcam.studies.datasets.records import Record, found, not_found, read_records
+from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import imagenet_class, index_of, is_wnid, wnids
-from egcam.studies.specs import DataSpec
 
 LAYOUT = (
     "ILSVRC2012_val_*.JPEG with ILSVRC2012_devkit_t12 beside them, Kaggle's ILSVRC/Data/CLS-LOC/val with "
@@ -59,16 +59,17 @@ _BOXES = (
 )
 
 
-def open_data(spec: DataSpec) -> Dataset:
-    """ImageNet's images in or below a folder."""
-    path = folder_at(spec.path, LAYOUT)
-    given = None if spec.annotations is None else named(spec.annotations, [path], LAYOUT)
+@register_dataset("imagenet", title="ImageNet")
+def open_imagenet(path: Path, *, classes: tuple[str, ...] = (), annotations: Path | None = None) -> Dataset:
+    """ImageNet's images in or below a folder; only those of `classes`, where given."""
+    path = folder_at(path, LAYOUT)
+    given = None if annotations is None else named(annotations, [path], LAYOUT)
     if given is not None and given.suffix.lower() in (".csv", ".json") and not ilsvrc.is_solution(given):
         entries = _from_list(path, given)
     else:
         entries = _from_layout(path, given)
-    wanted = [str(imagenet_class(word)) for word in spec.classes]
-    entries = of_classes(entries, spec.classes, wanted, f"ImageNet in {path}")
+    wanted = [str(imagenet_class(word)) for word in classes]
+    entries = of_classes(entries, classes, wanted, f"ImageNet in {path}")
     boxes = [base / place for base in _bases(path, path) for place in _BOXES]
     return Listing(
         "ImageNet validation (ILSVRC2012)",
