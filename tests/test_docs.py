@@ -25,6 +25,8 @@ from torch import Tensor, nn
 import egcam
 from egcam.attribution.registry import unregister
 from egcam.cli.commands import app
+from egcam.studies import datasets
+from egcam.studies.datasets import kinds, unregister_dataset
 from egcam.studies.engines import engines, unregister_engine
 
 ROOT = Path(__file__).parents[1]
@@ -179,12 +181,14 @@ def _built(file: Path) -> nn.Module:
 @pytest.fixture
 def own_methods() -> Iterator[None]:
     """Take out of the registry what a page put in."""
-    before, engines_before = set(egcam.methods()), set(engines())
+    before, engines_before, kinds_before = set(egcam.methods()), set(engines()), set(kinds())
     yield
     for name in set(egcam.methods()) - before:
         unregister(name)
     for name in set(engines()) - engines_before:
         unregister_engine(name)
+    for name in set(kinds()) - kinds_before:
+        unregister_dataset(name)
 
 
 def run(block: Block, names: dict[str, Any], page: Path) -> None:
@@ -377,11 +381,31 @@ def test_the_plugin_of_extending_works_in_its_study(folder: Path) -> None:
         studies.run_study("median.toml", "more", engine="in-process", workers=2)
 
 
+@pytest.mark.usefixtures("own_methods")
+def test_the_data_set_of_extending_reads_classes_off_names(folder: Path) -> None:
+    from PIL import Image
+
+    from egcam import studies
+
+    page = DOCS / "extending.md"
+    plugin = next(block for block in blocks(page, "python") if block.file == "numbered.py")
+    assert len(plugin.text.splitlines()) <= 10
+    (folder / "numbered.py").write_text(plugin.text)
+    (folder / "zoo").mkdir()
+    for number in range(1, 4):
+        Image.new("RGB", (4, 4)).save(folder / "zoo" / f"{number}_a.png")
+    shown = next(block.text for block in blocks(page, "toml") if "numbered" in block.text)
+    rest = 'name = "n"\nmethods = ["grad-cam"]\nmetrics = ["sparseness"]\nmodels = [{name = "vgg16"}]\n'
+    study = studies.read_study(shown.replace("images = 100", "images = 3") + rest, folder)
+    data = datasets.open_dataset(study.data)
+    assert {data[index].name: data[index].label for index in range(3)} == {"1_a.png": 0, "2_a.png": 1, "3_a.png": 2}
+
+
 # -- study files ------------------------------------------------------------------------------------
 
 
 def test_the_study_file_is_valid_and_has_every_key(tmp_path: Path) -> None:
-    from egcam.studies import config, datasets, read_study, specs
+    from egcam.studies import config, read_study, specs
 
     text = blocks(DOCS / "studies.md", "toml")[0].text
     (tmp_path / "my_methods.py").write_text("")

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from egcam.errors import EgcamError
 from egcam.models.preprocessing import Preprocessing
-from egcam.studies.datasets.choice import even_order
 from egcam.studies.datasets.dataset import DataError, Dataset, Picture
+from egcam.studies.datasets.subset import even_order
 
 
 def resized_preprocessing(preprocessing: Preprocessing, size: int | None) -> Preprocessing:

@@ -9,8 +9,8 @@ import pkgutil
 from importlib import import_module
 from pathlib import Path
 
-from egcam.studies.datasets.choice import chosen
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
+from egcam.studies.datasets.file_dataset import Entry, FileDataset
 from egcam.studies.datasets.registry import (
     files_of,
     kind_of,
@@ -20,11 +20,14 @@ from egcam.studies.datasets.registry import (
     register_dataset,
     unregister_dataset,
 )
+from egcam.studies.datasets.subset import take
 from egcam.studies.specs import DataSpec
 
 __all__ = [
     "DataError",
     "Dataset",
+    "Entry",
+    "FileDataset",
     "Mask",
     "Picture",
     "files_of",
@@ -45,7 +48,7 @@ for _module in pkgutil.iter_modules(__path__):
 def open_dataset(spec: DataSpec) -> Dataset:
     """The data set a study's file asks for: its listing is read, and `spec.images` images are chosen.
 
-    The images come in the order of the choice, also where all are taken: `egcam.studies.datasets.choice`.
+    The images come in the order of the choice, also where all are taken: `egcam.studies.datasets.subset`.
 
     Raises:
         DataError: when something is missing; the text says what, and where it was looked for.
@@ -60,4 +63,4 @@ def open_dataset(spec: DataSpec) -> Dataset:
     """
     options = read_options(spec.kind, spec.options)
     whole = kind_of(spec.kind).open(Path(spec.path).expanduser(), **options)
-    return chosen(whole, spec.images, spec.seed, spec.part)
+    return take(whole, spec.images, spec.seed, spec.part)

@@ -27,9 +27,9 @@ from PIL import Image
 
 from egcam.errors import near_misses, require
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.listing import Entry, Listing, Missing
+from egcam.studies.datasets.file_dataset import Entry, FileDataset, Missing
+from egcam.studies.datasets.lookup import folder_at, looked, named
 from egcam.studies.datasets.masks import fitted
-from egcam.studies.datasets.places import folder_at, looked, named
 from egcam.studies.datasets.registry import register_dataset
 
 TO_IMAGENET = {
@@ -88,7 +88,7 @@ def open_coco(path: Path, *, classes: tuple[str, ...] = (), annotations: Path | 
     missing = sum(Path(image["file_name"]).name not in there for image in images.values())
     note = f" ({missing:,} of {len(images):,} images are not there)" if missing else ""
     unmapped = sorted({entry.group for entry in entries} - set(TO_IMAGENET))
-    return Listing(
+    return FileDataset(
         f"COCO, {names}{note}",
         sorted(entries, key=lambda entry: entry.name),
         Missing(labels=f"no class of ImageNet means the same as {_few(unmapped)}; take other classes"),

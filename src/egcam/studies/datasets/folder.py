@@ -19,11 +19,11 @@ from PIL import Image
 
 from egcam.errors import near_misses
 from egcam.photos.files import images_in
+from egcam.studies.datasets.annotations import EXPECTED, Annotation, found, not_found, read_annotations
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.listing import Entry, Listing, MaskReader, Missing, of_classes
+from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
+from egcam.studies.datasets.lookup import folder_at, named
 from egcam.studies.datasets.masks import Box, fitted, from_boxes, from_file
-from egcam.studies.datasets.places import folder_at, named
-from egcam.studies.datasets.records import EXPECTED, Record, found, not_found, read_records
 from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import index_of, is_wnid
 
@@ -55,7 +55,7 @@ def open_folder(
         entries = _with_masks(entries, root, mask_folder, mask_values)
     entries = of_classes(entries, classes, [_group(word, entries) for word in classes], str(root))
     _check_first_mask(entries)
-    return Listing(f"folder {root.name}", entries, _missing(root, masks))
+    return FileDataset(f"folder {root.name}", entries, _missing(root, masks))
 
 
 def _all(root: Path, masks: Path | None) -> list[Entry]:
@@ -78,7 +78,7 @@ def _unlisted(file: Path, root: Path) -> Entry:
 
 def _listed(root: Path, labels: Path, mask_values: tuple[int, ...]) -> list[Entry]:
     table = named(labels, [root], f"a file with labels: {EXPECTED}")
-    records, folders = read_records(table), [root, table.parent]
+    records, folders = read_annotations(table), [root, table.parent]
     files = {record.file: found(record.file, folders) for record in records}
     missing = [name for name, file in files.items() if file is None]
     if missing:
@@ -90,7 +90,7 @@ def _listed(root: Path, labels: Path, mask_values: tuple[int, ...]) -> list[Entr
     ]
 
 
-def _entry(record: Record, file: Path, table: Path, folders: list[Path], mask_values: tuple[int, ...]) -> Entry:
+def _entry(record: Annotation, file: Path, table: Path, folders: list[Path], mask_values: tuple[int, ...]) -> Entry:
     label = record.label
     if label is None and record.wnid is not None:
         label = index_of(record.wnid, f"{table}, {record.file}")

@@ -28,12 +28,12 @@ from PIL import Image
 
 from egcam.photos.files import images_in
 from egcam.studies.datasets import ilsvrc
+from egcam.studies.datasets.annotations import Annotation, found, not_found, read_annotations
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
+from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
 from egcam.studies.datasets.ilsvrc import Boxes
-from egcam.studies.datasets.listing import Entry, Listing, MaskReader, Missing, of_classes
+from egcam.studies.datasets.lookup import first, folder_at, looked, named
 from egcam.studies.datasets.masks import fitted, from_boxes, scaled
-from egcam.studies.datasets.places import first, folder_at, looked, named
-from egcam.studies.datasets.records import Record, found, not_found, read_records
 from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import imagenet_class, index_of, is_wnid, wnids
 
@@ -71,7 +71,7 @@ def open_imagenet(path: Path, *, classes: tuple[str, ...] = (), annotations: Pat
     wanted = [str(imagenet_class(word)) for word in classes]
     entries = of_classes(entries, classes, wanted, f"ImageNet in {path}")
     boxes = [base / place for base in _bases(path, path) for place in _BOXES]
-    return Listing(
+    return FileDataset(
         "ImageNet validation (ILSVRC2012)",
         entries,
         Missing(
@@ -84,7 +84,7 @@ def open_imagenet(path: Path, *, classes: tuple[str, ...] = (), annotations: Pat
 def _from_list(path: Path, table: Path) -> list[Entry]:
     folders = [path, *(path / place for place in _IMAGES[1:]), table.parent]
     folders = [folder for folder in folders if folder.is_dir()]
-    records = read_records(table)
+    records = read_annotations(table)
     files = {record.file: found(record.file, folders) for record in records}
     missing = [name for name, file in files.items() if file is None]
     if missing:
@@ -93,7 +93,7 @@ def _from_list(path: Path, table: Path) -> list[Entry]:
     return [_listed(record, file, table, boxes) for record in records if (file := files[record.file]) is not None]
 
 
-def _listed(record: Record, file: Path, table: Path, box_files: Mapping[str, Path]) -> Entry:
+def _listed(record: Annotation, file: Path, table: Path, box_files: Mapping[str, Path]) -> Entry:
     label, where = record.label, f"{table}, {record.file}"
     if record.wnid is not None:
         index = index_of(record.wnid, where)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from egcam.studies.datasets import DataError, Dataset, Picture, kinds
-from egcam.studies.datasets.choice import chosen, even_order
+from egcam.studies.datasets.subset import even_order, take
 from studies.data_sets import opened
 
 
@@ -41,7 +41,7 @@ class Letters(Dataset):
 
 def test_a_choice_is_even_over_the_classes():
     data = Letters({"a": 50, "b": 20, "c": 3})
-    taken = Counter(chosen(data, 30).groups)
+    taken = Counter(take(data, 30).groups)
     # Three rounds of three, then a and b in turn: 9 + 21.
     assert taken["c"] == 3
     assert {taken["a"], taken["b"]} == {13, 14}
@@ -49,10 +49,10 @@ def test_a_choice_is_even_over_the_classes():
 
 def test_the_first_of_a_large_choice_are_the_small_choice():
     data = Letters({"a": 50, "b": 20, "c": 3})
-    all_names = chosen(data, None).names
+    all_names = take(data, None).names
     assert sorted(all_names) == sorted(data.names)
     for count in (1, 7, 30, 72):
-        assert chosen(data, count).names == all_names[:count]
+        assert take(data, count).names == all_names[:count]
 
 
 EXPECTED = ["a0", "b1", "a1", "b2"]
@@ -61,7 +61,7 @@ EXPECTED = ["a0", "b1", "a1", "b2"]
 def test_the_choice_is_the_same_on_every_machine():
     """Worked out once and written down: neither the platform nor the order of files may change it."""
     data = Letters({"a": 3, "b": 3})
-    assert chosen(data, 4, seed=0).names == EXPECTED
+    assert take(data, 4, seed=0).names == EXPECTED
     names, groups = data.names[::-1], data.groups[::-1]
     assert [names[index] for index in even_order(names, groups, 0)][:4] == EXPECTED
 
@@ -72,7 +72,7 @@ def test_seeds_choose_differently_and_leave_the_global_state():
     data = Letters({"a": 40})
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    assert chosen(data, 10, seed=0).names != chosen(data, 10, seed=1).names
+    assert take(data, 10, seed=0).names != take(data, 10, seed=1).names
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -92,7 +92,7 @@ def test_backwards_meets_the_choice_only_where_data_are_few():
 
 
 def test_a_part_and_pictures_of_the_choice():
-    data = chosen(Letters({"a": 6, "b": 4}), 5, part="odd")
+    data = take(Letters({"a": 6, "b": 4}), 5, part="odd")
     assert sorted(data.names) == ["a1", "a3", "a5", "b1", "b3"]
     assert set(data.parts) == {"odd"}
     assert [data[index].name for index in range(5)] == data.names
@@ -111,7 +111,7 @@ def test_a_part_and_pictures_of_the_choice():
 )
 def test_wrong_choices_say_what_there_is(arguments, text):
     with pytest.raises(DataError) as error:
-        chosen(Letters({"a": 6, "b": 4}), **arguments)
+        take(Letters({"a": 6, "b": 4}), **arguments)
     assert str(error.value) == text
 
 

@@ -48,7 +48,7 @@ class Missing:
     masks: str = ""
 
 
-class Listing(Dataset):
+class FileDataset(Dataset):
     """Image files with labels and masks.
 
     Args:

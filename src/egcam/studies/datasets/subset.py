@@ -42,7 +42,7 @@ def even_order(names: Sequence[str], groups: Sequence[str], seed: int = 0, backw
     return [queue[turn] for turn in range(rounds) for queue in queues if turn < len(queue)]
 
 
-class Chosen(Dataset):
+class Subset(Dataset):
     """Some images of a data set, in the order given."""
 
     def __init__(self, whole: Dataset, indices: Sequence[int], note: str = "") -> None:
@@ -103,7 +103,7 @@ class Chosen(Dataset):
         return self._whole[self._indices[index]]
 
 
-def chosen(whole: Dataset, images: int | None = None, seed: int = 0, part: str | None = None) -> Dataset:
+def take(whole: Dataset, images: int | None = None, seed: int = 0, part: str | None = None) -> Dataset:
     """`images` of the data set's images, or all of them, in the even order.
 
     Raises:
@@ -121,7 +121,7 @@ def chosen(whole: Dataset, images: int | None = None, seed: int = 0, part: str |
             f"({whole.description}); set images = {len(indices)}"
         )
     taken = f"; {images:,} of them taken, seed {seed}" if images < len(whole) else ""
-    return Chosen(whole, indices[:images], f"{taken}, part {part!r}" if part else taken)
+    return Subset(whole, indices[:images], f"{taken}, part {part!r}" if part else taken)
 
 
 def _of_part(whole: Dataset, indices: list[int], part: str) -> list[int]:

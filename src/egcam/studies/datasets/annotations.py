@@ -26,7 +26,7 @@ EXPECTED = (
 
 
 @dataclass(frozen=True)
-class Record:
+class Annotation:
     """What a file says of an image.
 
     Attributes:
@@ -46,7 +46,7 @@ class Record:
     part: str = ""
 
 
-def read_records(path: Path) -> list[Record]:
+def read_annotations(path: Path) -> list[Annotation]:
     """What a CSV or JSON file says of images: a record for each, in order; rows of one image are put together.
 
     The columns (or keys) are found by name: the file under "file", "image", "file_name", "path"; the label under
@@ -56,17 +56,17 @@ def read_records(path: Path) -> list[Record]:
     rows = list(_rows(path))
     if not rows:
         raise DataError(f"{path} lists no image; {EXPECTED}")
-    merged: dict[str, Record] = {}
+    merged: dict[str, Annotation] = {}
     for number, row in enumerate(rows, 1):
-        record = _record(row, f"{path}, entry {number}")
+        record = _annotation(row, f"{path}, entry {number}")
         merged[record.file] = _merged(merged[record.file], record, path) if record.file in merged else record
     return list(merged.values())
 
 
-def _merged(first: Record, second: Record, path: Path) -> Record:
+def _merged(first: Annotation, second: Annotation, path: Path) -> Annotation:
     if (first.label, first.wnid, first.part) != (second.label, second.wnid, second.part):
         raise DataError(f"{path} says two different things of {first.file}: {first.label} and {second.label}")
-    return Record(first.file, first.label, first.wnid, first.boxes + second.boxes, first.mask, first.part)
+    return Annotation(first.file, first.label, first.wnid, first.boxes + second.boxes, first.mask, first.part)
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -98,7 +98,7 @@ def _as_row(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {"label": value}
 
 
-def _record(row: Mapping[str, Any], where: str) -> Record:
+def _annotation(row: Mapping[str, Any], where: str) -> Annotation:
     known = {
         str(key).strip().lower(): value for key, value in row.items() if key is not None and value not in (None, "")
     }
@@ -108,7 +108,7 @@ def _record(row: Mapping[str, Any], where: str) -> Record:
     label, wnid = _label(_first(known, LABEL_KEYS), where)
     named = _first(known, WNID_KEYS)
     mask = _first(known, MASK_KEYS)
-    return Record(
+    return Annotation(
         str(file),
         label,
         str(named) if named is not None else wnid,
