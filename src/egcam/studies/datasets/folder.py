@@ -18,8 +18,8 @@ from pathlib import Path
 from PIL import Image
 
 from egcam.errors import near_misses
-from egcam.photos.files import images_in
-from egcam.studies.datasets.annotations import EXPECTED, Annotation, found, not_found, read_annotations
+from egcam.photos.files import images_in, read_image
+from egcam.studies.datasets.annotations import EXPECTED, Annotation, found, located, not_found, read_annotations
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
 from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
 from egcam.studies.datasets.lookup import folder_at, named
@@ -78,32 +78,25 @@ def _unlisted(file: Path, root: Path) -> Entry:
 
 def _listed(root: Path, labels: Path, mask_values: tuple[int, ...]) -> list[Entry]:
     table = named(labels, [root], f"a file with labels: {EXPECTED}")
-    records, folders = read_annotations(table), [root, table.parent]
-    files = {record.file: found(record.file, folders) for record in records}
-    missing = [name for name, file in files.items() if file is None]
-    if missing:
-        raise not_found(missing, len(records), table, folders)
-    return [
-        _entry(record, file, table, folders, mask_values)
-        for record in records
-        if (file := files[record.file]) is not None
-    ]
+    folders = [root, table.parent]
+    listed = located(read_annotations(table), table, folders)
+    return [_entry(annotation, file, table, folders, mask_values) for annotation, file in listed]
 
 
-def _entry(record: Annotation, file: Path, table: Path, folders: list[Path], mask_values: tuple[int, ...]) -> Entry:
-    label = record.label
-    if label is None and record.wnid is not None:
-        label = index_of(record.wnid, f"{table}, {record.file}")
+def _entry(annotation: Annotation, file: Path, table: Path, folders: list[Path], mask_values: tuple[int, ...]) -> Entry:
+    label = annotation.label
+    if label is None and annotation.wnid is not None:
+        label = index_of(annotation.wnid, f"{table}, {annotation.file}")
     mask: MaskReader | None = None
-    if record.mask is not None:
-        there = found(record.mask, folders)
+    if annotation.mask is not None:
+        there = found(annotation.mask, folders)
         if there is None:
-            raise not_found([record.mask], 1, table, folders)
+            raise not_found([annotation.mask], 1, table, folders)
         mask = partial(_read_mask, there, file, mask_values)
-    elif record.boxes:
-        mask = partial(_draw_boxes, record.boxes, file)
+    elif annotation.boxes:
+        mask = partial(_draw_boxes, annotation.boxes, file)
     group = "" if label is None else str(label)
-    return Entry(Path(record.file).as_posix(), file, label, group, mask, record.part)
+    return Entry(Path(annotation.file).as_posix(), file, label, group, mask, annotation.part)
 
 
 def _with_masks(entries: list[Entry], root: Path, masks: Path, values: tuple[int, ...]) -> list[Entry]:
@@ -149,8 +142,6 @@ def _group(word: str, entries: list[Entry]) -> str:
 
 def _check_first_mask(entries: list[Entry]) -> None:
     """Fail when the data are opened, not at each image, where masks need `mask_values` or have the wrong size."""
-    from egcam.photos.files import read_image
-
     marked = next((entry for entry in entries if entry.mask is not None), None)
     if marked is not None and marked.mask is not None:
         marked.mask(read_image(marked.file))
