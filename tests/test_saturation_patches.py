@@ -16,12 +16,13 @@ from egcam import metrics
 from egcam.drawing.overlays import overlay_image
 from egcam.errors import InputError
 from egcam.figures.page import save
+from egcam.metrics.cells import cell_box, cells_of, hottest_cells
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 from egcam.saturation_check import figures
 from egcam.saturation_check.files import study_dict, write_study
 from egcam.saturation_check.measure import normalised_black, saturation
-from egcam.saturation_check.patches import cells_of, hottest_cells, top_patches
+from egcam.saturation_check.patches import top_patches
 from egcam.saturation_check.study import ModelStudy, Photograph, study_model
 from small_models import Kept, pictures, small_net
 
@@ -36,6 +37,16 @@ def test_cells_cover_images_that_do_not_divide_evenly() -> None:
     assert cells[:, 0].tolist() == [0, 0, 3, 3, 6]
     assert cells[0].tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert cells.unique().tolist() == list(range(9))
+
+
+def test_a_box_holds_the_pixels_of_its_cell() -> None:
+    height, width, grid = 5, 7, 3
+    cells = cells_of(height, width, grid)
+    for cell in range(grid * grid):
+        left, top, right, bottom = cell_box(cell, height, width, grid)
+        inside = torch.zeros(height, width, dtype=torch.bool)
+        inside[round(top * height) : round(bottom * height), round(left * width) : round(right * width)] = True
+        assert torch.equal(inside, cells == cell)
 
 
 def test_the_hottest_cells_have_the_highest_mean_not_the_highest_sum() -> None:
@@ -85,7 +96,7 @@ def test_patches_leave_the_model_alone_and_refuse_what_does_not_fit() -> None:
     kept.check()
     with pytest.raises(InputError, match="does not fit"):
         top_patches(model, images, maps, grid=13)
-    with pytest.raises(InputError, match="count=4 or less"):
+    with pytest.raises(InputError, match="5 patches of a grid with 4: pass 4 or less"):
         top_patches(model, images, maps, grid=2, count=5)
 
 
