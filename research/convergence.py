@@ -1,7 +1,7 @@
 """How many passes Expected Grad-CAM takes to settle, for each sampling scheme.
 
-    export EGCAM_DATA=…  EGCAM_HEADS=…                    # images and weights; what benchmarks/heads.py made
-    python benchmarks/convergence.py --cache grids --out docs/results
+    export EGCAM_DATA=…  EGCAM_HEADS=…                    # images and weights; what research/heads.py made
+    python research/convergence.py --cache grids --out docs/results
 
 For some images, sum_k dy/dA_k * A_k is measured on a grid of references and path points, and beside it along the path
 from the blurred image. A map of n samples is a mean over n places of that grid (linear between its points), whichever

@@ -3,7 +3,7 @@
 `alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
 `resnet56`: for CIFAR-10.
 
-The heads are trained by `benchmarks/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
+The heads are trained by `research/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
 
     [[models]]
     name = "../networks.py:alexnet"
@@ -78,7 +78,7 @@ def body(name: str) -> nn.Module:
 def _trained(name: str) -> Classifier:
     heads = os.environ.get("EGCAM_HEADS")
     if heads is None:
-        raise RuntimeError("EGCAM_HEADS must name the folder benchmarks/heads.py wrote the heads into")
+        raise RuntimeError("EGCAM_HEADS must name the folder research/heads.py wrote the heads into")
     model = body(name)
     model.classifier.load_state_dict(torch.load(Path(heads) / f"{name}.pth", weights_only=True))
     return Classifier(model, name, CLASSES, Preprocessing())

@@ -1,6 +1,6 @@
 """Train a fully connected head of three layers on the real features of AlexNet or VGG-16.
 
-    EGCAM_DATA=… python benchmarks/heads.py alexnet --out heads/
+    EGCAM_DATA=… python research/heads.py alexnet --out heads/
 
 Eight classes of things, from the labels of the ImageNet validation images at hand: part "reference" and every other
 image of part "explain" are trained on, in two crops each and mirrored; the remaining images are held out, and the

@@ -1,9 +1,9 @@
 """Split the images to be explained into two halves: one to choose a default on, one to confirm the choice.
 
-    EGCAM_DATA=… python benchmarks/halves.py halves.csv
+    EGCAM_DATA=… python research/halves.py halves.csv
 
 writes the list of images anew, with part "choose" or "confirm" in place of "explain". Only images that
-`benchmarks/heads.py` held out are among them, so both halves are new to the trained heads.
+`research/heads.py` held out are among them, so both halves are new to the trained heads.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Is the default ahead? One table of networks and metrics from the results of the studies `evidence-*`.
 
     export EGCAM_DATA=… EGCAM_HALVES=halves.csv EGCAM_HEADS=heads
-    python benchmarks/heads.py alexnet --out heads && python benchmarks/halves.py halves.csv
-    egcam study run benchmarks/studies/evidence-confirm.toml --out results/confirm      # and the others
-    python benchmarks/evidence.py results/confirm results/sensitivity …
-    python benchmarks/evidence.py --means results/screen
+    python research/heads.py alexnet --out heads && python research/halves.py halves.csv
+    egcam study run research/studies/evidence-confirm.toml --out results/confirm      # and the others
+    python research/evidence.py results/confirm results/sensitivity …
+    python research/evidence.py --means results/screen
 
 For each network and metric: the default's mean, the best of the other methods by mean, and the paired difference to it
 with its 95 % bootstrap interval, turned so that positive is better. "behind" is said where the interval to any method

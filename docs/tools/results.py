@@ -1,8 +1,8 @@
-"""Turn the results of the studies in `benchmarks/studies` into the pages of `docs/results`.
+"""Turn the results of the studies in `research/studies` into the pages of `docs/results`.
 
     export EGCAM_DATA=…                                     # the images and weights the study files name
-    egcam study run benchmarks/studies/reduced-main.toml --out results/main
-    python benchmarks/results.py results/main               # writes docs/results/main/
+    egcam study run research/studies/reduced-main.toml --out results/main
+    python docs/tools/results.py results/main               # writes docs/results/main/
 
 A page is the study's own report in Markdown with its figures, headed by the command it comes from. Left out are maps
 over photographs, which are not ours to publish, and the scores image by image.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from egcam.studies import Store, write_report
 
-PAGES = Path(__file__).parent.parent / "docs" / "results"
+PAGES = Path(__file__).parents[1] / "results"
 
 
 def page(folder: Path, name: str) -> Path:
@@ -37,7 +37,7 @@ def page(folder: Path, name: str) -> Path:
         text = text.replace("All scores: [scores.csv](scores.csv). ", "")
         shutil.copy(report / "summary.csv", target / "summary.csv")
     title, _, rest = text.partition("\n")
-    made = f"\nMade by `egcam study run benchmarks/studies/{study}.toml` and `python benchmarks/results.py`.\n"
+    made = f"\nMade by `egcam study run research/studies/{study}.toml` and `python docs/tools/results.py`.\n"
     (target / "index.md").write_text(title + "\n" + made + rest, encoding="utf-8")
     return target
 

@@ -1,6 +1,6 @@
 """Which reference to use when no data is at hand: insertion-deletion of Expected Grad-CAM for each made reference.
 
-    python benchmarks/references.py FOLDER [--model NAME --layer LAYER --weights FILE] [--images 24] [--samples 16]
+    python research/references.py FOLDER [--model NAME --layer LAYER --weights FILE] [--images 24] [--samples 16]
 
 FOLDER holds photographs. The first images are explained, the last serve as references from data. Values are means, with
 the 95 % interval of the paired difference to Grad-CAM.

@@ -1,6 +1,6 @@
 """Makes src/egcam/data/photographs.jpg: 32 crops of eight free photographs, the references that come with the package.
 
-Run with `python benchmarks/make_photographs.py`; needs scikit-image and scikit-learn, which bring the photographs.
+Run with `python docs/tools/make_photographs.py`; needs scikit-image and scikit-learn, which bring the photographs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_image
 SIDE = 160
 COLUMNS = 8
 CROPS = 4  # of each photograph
-TARGET = Path(__file__).parent.parent / "src" / "egcam" / "data" / "photographs.jpg"
+TARGET = Path(__file__).parents[2] / "src" / "egcam" / "data" / "photographs.jpg"
 
 
 def photographs() -> list[np.ndarray]:

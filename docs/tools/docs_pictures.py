@@ -1,7 +1,7 @@
 """Make the pictures of the documentation with egcam itself: the embedded network, photographs of scikit-image.
 
-python benchmarks/docs_pictures.py            # all, into docs/pictures/
-python benchmarks/docs_pictures.py path bars  # some
+python docs/tools/docs_pictures.py            # all, into docs/pictures/
+python docs/tools/docs_pictures.py path bars  # some
 
 Needs the extras demo and study, no network connection, and a few minutes of one core.
 """
@@ -31,7 +31,7 @@ from egcam.models.zoo import Classifier
 from egcam.saturation_check import figures as saturation_figures
 from egcam.saturation_check.measure import normalised_black
 
-OUT = Path(__file__).parents[1] / "docs" / "pictures"
+OUT = Path(__file__).parents[1] / "pictures"
 # At the network's last layer the head is linear and all gradients agree; inside it they do not.
 LAYER = "_blocks.10"
 PHOTOGRAPHS = ("chelsea", "coffee", "astronaut", "rocket")

@@ -1,6 +1,6 @@
 """How far the default map is from its limit after n samples, with the lattice and with plain Monte Carlo.
 
-    EGCAM_DATA=… EGCAM_HEADS=heads EGCAM_HALVES=halves.csv python benchmarks/default_error.py --images 4
+    EGCAM_DATA=… EGCAM_HEADS=heads EGCAM_HALVES=halves.csv python research/default_error.py --images 4
 
 `convergence.py` simulates many schemes on a grid of references; this runs the package as users get it: the default
 reference (blurred copies and colours in turn) and the default map. The error is ||map_n - map|| / ||map|| of raw maps,
