@@ -5,7 +5,7 @@ import pytest
 
 from egcam.studies.config import StudyError, as_dict, identity, load_study, read_study, study_from
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, ReferenceSpec
-from studies.tiny_study import STUDY, write_study
+from support.tiny_study import STUDY, write_study
 
 
 def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):

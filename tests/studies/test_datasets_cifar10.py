@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from egcam.studies.datasets import DataError
-from studies.data_sets import opened
+from support.data_sets import opened
 
 LABELS = [3, 8, 8, 0, 6]
 ALL = range(5)

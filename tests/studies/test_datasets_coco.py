@@ -11,7 +11,7 @@ from PIL import Image
 from egcam.models.targets import imagenet_classes
 from egcam.studies.datasets import DataError
 from egcam.studies.datasets.coco import TO_IMAGENET
-from studies.data_sets import opened
+from support.data_sets import opened
 
 pytest.importorskip("pycocotools")
 

@@ -13,7 +13,7 @@ from PIL import Image
 from egcam.errors import InputError
 from egcam.studies.datasets import DataError
 from egcam.studies.datasets.masks import Box, from_boxes
-from studies.data_sets import opened
+from support.data_sets import opened
 
 
 def save(path: Path, width: int = 8, height: int = 6, colour: str = "red", **options) -> None:

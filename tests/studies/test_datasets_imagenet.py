@@ -10,7 +10,7 @@ from PIL import Image
 
 from egcam.studies.datasets import DataError
 from egcam.studies.datasets.wnids import imagenet_class, wnids
-from studies.data_sets import opened
+from support.data_sets import opened
 
 TENCH, GOLDFISH, ZEBRA = "n01440764", "n01443537", "n02391049"
 # Validation images 1, 2, 3 are zebra, tench, goldfish; ILSVRC ids are in an order of their own.

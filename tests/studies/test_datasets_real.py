@@ -14,7 +14,7 @@ from egcam.models import zoo
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.datasets import Dataset
 from egcam.studies.geometry import prepared, reference_pool
-from studies.data_sets import opened
+from support.data_sets import opened
 
 DATA = Path(os.environ.get("EGCAM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

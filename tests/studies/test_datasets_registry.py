@@ -11,7 +11,7 @@ from egcam.studies import read_study, register_dataset, unregister_dataset
 from egcam.studies.config import StudyError, as_dict, identity, study_from
 from egcam.studies.datasets import DataError, files_of, kinds, open_dataset, options_of
 from egcam.studies.specs import DataSpec
-from studies.data_sets import opened
+from support.data_sets import opened
 
 PLUGIN = """
 from __future__ import annotations

@@ -10,7 +10,7 @@ from PIL import Image
 
 from egcam.studies.datasets import DataError, Dataset, Picture, kinds
 from egcam.studies.datasets.subset import even_order, take
-from studies.data_sets import opened
+from support.data_sets import opened
 
 
 class Letters(Dataset):

@@ -15,7 +15,7 @@ from egcam.attribution.references import Images
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.datasets import DataError, Picture
 from egcam.studies.geometry import prepared, reference_pool, resized_preprocessing
-from studies.data_sets import opened
+from support.data_sets import opened
 
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 NETWORKS = {

@@ -14,7 +14,7 @@ from egcam.studies.config import StudyError, read_study
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.runner import run_study
 from egcam.studies.specs import MetricSpec
-from studies.tiny_study import InProcess
+from support.tiny_study import InProcess
 
 NINE = [
     "grad-cam",
