@@ -32,7 +32,7 @@ from egcam.models.zoo import Classifier, load
 from egcam.photos.comparison import applicable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from app.visitor import Visitor
+from support.page_visitor import Visitor
 
 CLASSES_EACH = 3
 

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 import egcam
 from egcam.attribution.registry import unregister
 from egcam.cli.commands import app
+from egcam.studies import datasets
+from egcam.studies.datasets import kinds, unregister_dataset
 from egcam.studies.engines import engines, unregister_engine
 
 ROOT = Path(__file__).parents[1]
@@ -179,12 +181,14 @@ def _built(file: Path) -> nn.Module:
 @pytest.fixture
 def own_methods() -> Iterator[None]:
     """Take out of the registry what a page put in."""
-    before, engines_before = set(egcam.methods()), set(engines())
+    before, engines_before, kinds_before = set(egcam.methods()), set(engines()), set(kinds())
     yield
     for name in set(egcam.methods()) - before:
         unregister(name)
     for name in set(engines()) - engines_before:
         unregister_engine(name)
+    for name in set(kinds()) - kinds_before:
+        unregister_dataset(name)
 
 
 def run(block: Block, names: dict[str, Any], page: Path) -> None:
@@ -377,6 +381,26 @@ def test_the_plugin_of_extending_works_in_its_study(folder: Path) -> None:
         studies.run_study("median.toml", "more", engine="in-process", workers=2)
 
 
+@pytest.mark.usefixtures("own_methods")
+def test_the_data_set_of_extending_reads_classes_off_names(folder: Path) -> None:
+    from PIL import Image
+
+    from egcam import studies
+
+    page = DOCS / "extending.md"
+    plugin = next(block for block in blocks(page, "python") if block.file == "numbered.py")
+    assert len(plugin.text.splitlines()) <= 10
+    (folder / "numbered.py").write_text(plugin.text)
+    (folder / "zoo").mkdir()
+    for number in range(1, 4):
+        Image.new("RGB", (4, 4)).save(folder / "zoo" / f"{number}_a.png")
+    shown = next(block.text for block in blocks(page, "toml") if "numbered" in block.text)
+    rest = 'name = "n"\nmethods = ["grad-cam"]\nmetrics = ["sparseness"]\nmodels = [{name = "vgg16"}]\n'
+    study = studies.read_study(shown.replace("images = 100", "images = 3") + rest, folder)
+    data = datasets.open_dataset(study.data)
+    assert {data[index].name: data[index].label for index in range(3)} == {"1_a.png": 0, "2_a.png": 1, "3_a.png": 2}
+
+
 # -- study files ------------------------------------------------------------------------------------
 
 
@@ -389,11 +413,12 @@ def test_the_study_file_is_valid_and_has_every_key(tmp_path: Path) -> None:
     content = tomllib.loads(text)
     assert set(content) == {*config._TOP, *config._TABLES}
     assert {key for model in content["models"] for key in model} == set(config._MODEL)
-    assert set(content["data"]) == {field.name for field in fields(specs.DataSpec)}
+    known = {field.name for field in fields(specs.DataSpec)} - {"options"} | datasets.options_of("folder").keys()
+    assert set(content["data"]) == known
     assert set(content["reference"]) == set(config._REFERENCE)
     assert set(content["run"]) == set(config._RUN)
     assert study.methods[1] == specs.MethodSpec("expected-64", "expected-grad-cam", {"samples": 64})
-    assert study.data.mask_values == (1,)
+    assert study.data.options["mask_values"] == [1]
     defaults = {field.name: field.default for field in fields(specs.Study)}
     assert (study.threads, study.examples, study.maps) == tuple(
         defaults[key] for key in ("threads", "examples", "maps")

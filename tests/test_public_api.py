@@ -77,7 +77,7 @@ def test_the_registered_methods():
 
 @pytest.mark.parametrize(("name", "kind"), METHODS.items())
 def test_methods_by_name_are_their_classes(name, kind):
-    from small_models import small_net
+    from support.small_models import small_net
 
     assert type(egcam.attribution.registry.create(name, small_net())) is getattr(egcam, kind)
 

@@ -8,8 +8,8 @@ import torch
 
 from egcam import metrics
 from egcam.metrics.noise import generator
-from metrics import slow
 from metrics.conftest import make_scene
+from support import numpy_metrics as slow
 
 STEP = 10  # does not divide 144
 

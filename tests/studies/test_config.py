@@ -5,7 +5,7 @@ import pytest
 
 from egcam.studies.config import StudyError, as_dict, identity, load_study, read_study, study_from
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, ReferenceSpec
-from studies.tiny_study import STUDY, write_study
+from support.tiny_study import STUDY, write_study
 
 
 def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
@@ -56,7 +56,10 @@ def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
         ModelSpec("vgg16", "untrained", weights="random"),
     )
     assert study.data == DataSpec(
-        "coco", "/data/images", images=9, classes=("zebra",), annotations=str(tmp_path / "a.json")
+        "coco",
+        "/data/images",
+        images=9,
+        options={"classes": ["zebra"], "annotations": str(tmp_path / "a.json")},
     )
     assert study.reference == ReferenceSpec("blurred", 64)
     assert (study.seed, study.target, study.protocol, study.threads, study.maps) == (3, "label", "paper", 2, "all")

@@ -14,7 +14,7 @@ from egcam.studies.cost import image_passes, study_passes, unit_passes, usual_pa
 from egcam.studies.records import Unit
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
 from egcam.studies.worker import Bench
-from studies.tiny_study import write_study
+from support.tiny_study import write_study
 
 CHANNELS, SIZE = 12, 32
 # IROF has as many steps as the image has segments; randomisation as many stages as the model has layers.

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from egcam.studies.datasets import DataError, open_dataset
-from egcam.studies.specs import DataSpec
+from egcam.studies.datasets import DataError
+from support.data_sets import opened
 
 LABELS = [3, 8, 8, 0, 6]
 ALL = range(5)
@@ -45,7 +45,7 @@ def write_npz(folder: Path, pixels) -> None:
 
 
 def check(path: Path, pixels) -> None:
-    data = open_dataset(DataSpec("cifar10", str(path)))
+    data = opened("cifar10", str(path))
     found = {picture.name: picture for picture in (data[index] for index in ALL)}
     assert sorted(found) == ["00000", "00001", "00002", "00003", "00004"]
     for number in ALL:
@@ -86,7 +86,7 @@ def test_npz(tmp_path, pixels):
 
 def test_classes_and_choice(tmp_path, pixels):
     write_npz(tmp_path / "data", pixels)
-    data = open_dataset(DataSpec("cifar10", str(tmp_path / "data"), classes=("ship", "cat")))
+    data = opened("cifar10", str(tmp_path / "data"), classes=("ship", "cat"))
     assert sorted(data.names) == ["00000", "00001", "00002"]
     assert set(data.groups[:2]) == {"ship", "cat"}
     assert data.description == "CIFAR-10 test: 3 images of cat, ship, labels, no masks"
@@ -94,7 +94,7 @@ def test_classes_and_choice(tmp_path, pixels):
     with pytest.raises(DataError, match="CIFAR-10 has no masks"):
         data.require_masks()
     with pytest.raises(DataError, match="CIFAR-10 has no class 'shipp'; did you mean 'ship'"):
-        open_dataset(DataSpec("cifar10", str(tmp_path / "data"), classes=("shipp",)))
+        opened("cifar10", str(tmp_path / "data"), classes=("shipp",))
 
 
 class Evil:
@@ -106,22 +106,22 @@ def test_a_pickle_cannot_run_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"labels": LABELS, b"data": Evil()}))
     with pytest.raises(DataError, match=r"the file asks for \w+\.system, .* it was not read, since it may run code"):
-        open_dataset(DataSpec("cifar10", str(tmp_path)))
+        opened("cifar10", str(tmp_path))
     assert not (tmp_path / "egcam_was_here").exists()
 
 
 def test_missing_data_say_where_was_looked(tmp_path):
     with pytest.raises(DataError) as error:
-        open_dataset(DataSpec("cifar10", str(tmp_path)))
+        opened("cifar10", str(tmp_path))
     text = str(error.value)
     for place in ("cifar-10-batches-py/test_batch", "cifar-10-batches-bin/test_batch.bin", "*.npz"):
         assert str(tmp_path / place) in text
     assert "expected is the folder cifar-10-batches-py (with test_batch)" in text
     (tmp_path / "cifar-10-python.tar.gz").touch()
     with pytest.raises(DataError, match=r"cifar-10-python.tar.gz is still packed: run tar -xzf cifar-10-python.tar.gz"):
-        open_dataset(DataSpec("cifar10", str(tmp_path)))
+        opened("cifar10", str(tmp_path))
     with pytest.raises(DataError, match="nowhere does not exist; expected is the folder"):
-        open_dataset(DataSpec("cifar10", str(tmp_path / "nowhere")))
+        opened("cifar10", str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,16 @@ def test_missing_data_say_where_was_looked(tmp_path):
 def test_wrong_arrays(tmp_path, arrays, text):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=text):
-        open_dataset(DataSpec("cifar10", str(tmp_path)))
+        opened("cifar10", str(tmp_path))
 
 
 def test_wrong_files(tmp_path):
     (tmp_path / "test_batch").write_bytes(b"<html>not found</html>")
     with pytest.raises(DataError, match="is not CIFAR-10's test_batch"):
-        open_dataset(DataSpec("cifar10", str(tmp_path)))
+        opened("cifar10", str(tmp_path))
     (tmp_path / "short.bin").write_bytes(b"1234")
     with pytest.raises(DataError, match="has 4 bytes, which is not a number of images of 3073 bytes each"):
-        open_dataset(DataSpec("cifar10", str(tmp_path / "short.bin")))
+        opened("cifar10", str(tmp_path / "short.bin"))
     (tmp_path / "a.npz").write_bytes(b"1234")
     with pytest.raises(DataError, match="is not a NumPy archive"):
-        open_dataset(DataSpec("cifar10", str(tmp_path / "a.npz")))
+        opened("cifar10", str(tmp_path / "a.npz"))

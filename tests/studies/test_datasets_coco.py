@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from egcam.models.targets import imagenet_classes
-from egcam.studies.datasets import DataError, open_dataset
+from egcam.studies.datasets import DataError
 from egcam.studies.datasets.coco import TO_IMAGENET
-from egcam.studies.specs import DataSpec
+from support.data_sets import opened
 
 pytest.importorskip("pycocotools")
 
@@ -73,7 +73,7 @@ def coco(tmp_path):
 
 
 def pictures(path, **spec):
-    data = open_dataset(DataSpec("coco", str(path), **spec))
+    data = opened("coco", str(path), **spec)
     return data, {picture.name: picture for picture in (data[index] for index in range(len(data)))}
 
 

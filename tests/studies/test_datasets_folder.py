@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.studies.datasets import DataError, open_dataset
+from egcam.studies.datasets import DataError
 from egcam.studies.datasets.masks import Box, from_boxes
-from egcam.studies.specs import DataSpec
+from support.data_sets import opened
 
 
 def save(path: Path, width: int = 8, height: int = 6, colour: str = "red", **options) -> None:
@@ -27,7 +27,7 @@ def save_mask(path: Path, values: np.ndarray) -> None:
 
 
 def pictures(**spec):
-    data = open_dataset(DataSpec("folder", **{key: str(v) if isinstance(v, Path) else v for key, v in spec.items()}))
+    data = opened("folder", **{key: str(v) if isinstance(v, Path) else v for key, v in spec.items()})
     return data, {picture.name: picture for picture in (data[index] for index in range(len(data)))}
 
 
@@ -262,7 +262,7 @@ def test_missing_folders_say_where_was_looked(tmp_path):
 
 def test_a_damaged_file_fails_when_it_is_read(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image at all")
-    data = open_dataset(DataSpec("folder", str(tmp_path)))
+    data = opened("folder", str(tmp_path))
     assert data.names == ["a.png"]
     with pytest.raises(InputError, match=r"a\.png is text, not an image"):
         data[0]
@@ -271,20 +271,22 @@ def test_a_damaged_file_fails_when_it_is_read(tmp_path):
 def test_data_can_be_sent_to_workers(tmp_path):
     save(tmp_path / "a.png")
     (tmp_path / "t.csv").write_text("file,label,x1,y1,x2,y2\na.png,3,1,0,4,2\n")
-    data = open_dataset(DataSpec("folder", str(tmp_path), labels="t.csv"))
+    data = opened("folder", str(tmp_path), labels="t.csv")
     sent = pickle.loads(pickle.dumps(data))[0]
     assert (sent.name, sent.label, sent.mask.sum()) == ("a.png", 3, 6)
 
 
 def test_settings_of_another_kind_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"kind = 'coco' does not take labels; besides path, images, size and seed it"):
-        open_dataset(DataSpec("coco", str(tmp_path), labels="t.csv"))
+    with pytest.raises(
+        DataError, match=r"kind = 'coco' does not take labels; besides path, images, size, part and seed it"
+    ):
+        opened("coco", str(tmp_path), labels="t.csv")
     with pytest.raises(
         DataError, match=r"kind = 'folder' does not take annotations; .* classes, labels, mask_values, m"
     ):
-        open_dataset(DataSpec("folder", str(tmp_path), annotations="t.csv"))
+        opened("folder", str(tmp_path), annotations="t.csv")
     with pytest.raises(DataError, match=r"kind = 'cifar10' does not take mask_values, masks; .* it takes classes"):
-        open_dataset(DataSpec("cifar10", str(tmp_path), masks="m", mask_values=(1,)))
+        opened("cifar10", str(tmp_path), masks="m", mask_values=(1,))
 
 
 def test_boxes_take_the_pixels_whose_centre_they_hold():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from egcam.studies.datasets import DataError, open_dataset
+from egcam.studies.datasets import DataError
 from egcam.studies.datasets.wnids import imagenet_class, wnids
-from egcam.studies.specs import DataSpec
+from support.data_sets import opened
 
 TENCH, GOLDFISH, ZEBRA = "n01440764", "n01443537", "n02391049"
 # Validation images 1, 2, 3 are zebra, tench, goldfish; ILSVRC ids are in an order of their own.
@@ -64,7 +64,7 @@ def save_boxes(folder: Path, number: int, objects, size=(10, 8)) -> None:
 
 
 def pictures(path, **spec):
-    data = open_dataset(DataSpec("imagenet", str(path), **spec))
+    data = opened("imagenet", str(path), **spec)
     return data, {picture.name: picture for picture in (data[index] for index in range(len(data)))}
 
 
@@ -141,8 +141,8 @@ def test_the_same_choice_in_every_layout(tmp_path):
     save_devkit(tmp_path / "flat" / "data")
     for number, wnid in TRUTH.items():
         save(tmp_path / "folders" / wnid / f"{stem(number)}.JPEG")
-    flat = open_dataset(DataSpec("imagenet", str(tmp_path / "flat"), images=2, seed=5))
-    folders = open_dataset(DataSpec("imagenet", str(tmp_path / "folders"), images=2, seed=5))
+    flat = opened("imagenet", str(tmp_path / "flat"), images=2, seed=5)
+    folders = opened("imagenet", str(tmp_path / "folders"), images=2, seed=5)
     assert flat.names == folders.names
     assert flat.description == ("ImageNet validation (ILSVRC2012): 3 images, labels, no masks; 2 of them taken, seed 5")
 

@@ -12,8 +12,8 @@ import pytest
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.local import LocalEngine, _gpus, _suitable_workers
-from studies import engine_factories as factories
-from studies.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
+from support import engine_factories as factories
+from support.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
 
 
 def children() -> set[int]:

@@ -12,9 +12,9 @@ import pytest
 from egcam.errors import EgcamError
 from egcam.studies.engines.local import LocalEngine
 from egcam.studies.engines.ray import RayEngine
-from studies import engine_factories as factories
-from studies.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
-from studies.engine_driver import TERMINATED
+from support import engine_factories as factories
+from support.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
+from support.engine_driver import TERMINATED
 
 ray = pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from egcam.studies.engines import Job, Shard, cores, engines, make_engine, regis
 from egcam.studies.engines.pool import MOST_FALSE_STARTS, WorkerDied, outcomes_of
 from egcam.studies.engines.ray import RayEngine, room
 from egcam.studies.records import Outcome, Unit
-from studies import engine_factories as factories
-from studies.engine_checks import assert_each_once, flat
+from support import engine_factories as factories
+from support.engine_checks import assert_each_once, flat
 
 JOB = factories.job("numbers")
 

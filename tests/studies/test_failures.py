@@ -20,7 +20,7 @@ from egcam.studies.records import Unit
 from egcam.studies.runner import run_study
 from egcam.studies.store import Store
 from egcam.studies.worker import open_bench
-from studies.tiny_study import STUDY, InProcess, numbers, write_study
+from support.tiny_study import STUDY, InProcess, numbers, write_study
 
 PLUGIN = """
 import builtins

@@ -16,7 +16,7 @@ from egcam.studies.records import Unit
 from egcam.studies.runner import run_study
 from egcam.studies.source_files import source_checksums
 from egcam.studies.store import Store, StoreError
-from studies.tiny_study import MODEL, STUDY, InProcess, numbers, write_study
+from support.tiny_study import MODEL, STUDY, InProcess, numbers, write_study
 
 PLAIN = STUDY.replace('source = "data"', 'source = "mixed"')
 FOLDER = STUDY.replace('source = "data"', 'source = "pool"')

@@ -18,8 +18,8 @@ import torch
 from egcam.studies.results import Results
 from egcam.studies.runner import run_study
 from egcam.studies.store import Store
-from studies.engine_checks import gone, wait_until
-from studies.tiny_study import MODEL, InProcess, numbers, write_study
+from support.engine_checks import gone, wait_until
+from support.tiny_study import MODEL, InProcess, numbers, write_study
 
 pytestmark = pytest.mark.slow
 

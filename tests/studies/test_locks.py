@@ -16,7 +16,7 @@ import pytest
 from egcam.studies import locks
 from egcam.studies.locks import excludes, locked
 from egcam.studies.storage import StoreError, open_folder
-from studies.store_children import hold_lock
+from support.store_children import hold_lock
 
 _names = count()
 children = multiprocessing.get_context("forkserver")

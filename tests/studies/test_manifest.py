@@ -16,7 +16,7 @@ from torch import nn
 
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, names_checksum, state_checksum, versions
 from egcam.studies.storage import StoreError
-from studies.store_samples import sample_manifest
+from support.store_samples import sample_manifest
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

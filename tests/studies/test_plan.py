@@ -3,7 +3,7 @@ import pytest
 from egcam.studies.config import StudyError, load_study
 from egcam.studies.plan import left, planned, read_part, shard_size, shards
 from egcam.studies.records import Unit
-from studies.tiny_study import write_study
+from support.tiny_study import write_study
 
 
 @pytest.fixture

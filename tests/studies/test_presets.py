@@ -14,7 +14,7 @@ from egcam.studies.config import StudyError, read_study
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.runner import run_study
 from egcam.studies.specs import MetricSpec
-from studies.tiny_study import InProcess
+from support.tiny_study import InProcess
 
 NINE = [
     "grad-cam",
@@ -87,7 +87,7 @@ def test_details_of_presets():
     assert infidelity.data.size == 96
     assert infidelity.metrics[0].options == {"patch": 32}
     localization = read_study(preset("paper-localization"))
-    assert localization.data.classes == ("zebra", "stop sign")
+    assert localization.data.options["classes"] == ["zebra", "stop sign"]
     assert localization.target == "label"
     assert read_study(preset("paper-runtime")).metrics[0].options["repeats"] == 1
 
@@ -114,7 +114,7 @@ def test_data_can_be_named_beforehand(tmp_path):
     text = preset("paper-faithfulness", data='odd "path"', annotations="a.csv", images=7)
     data = read_study(text, tmp_path).data
     assert data.path == str(tmp_path / 'odd "path"')
-    assert data.annotations == str(tmp_path / "a.csv")
+    assert data.options["annotations"] == str(tmp_path / "a.csv")
     assert data.images == 7
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from egcam.studies.progress import duration, status
 from egcam.studies.records import Unit
-from studies.results_in_memory import METHODS, made, study
+from support.results_in_memory import METHODS, made, study
 
 
 def value(model, method, metric, image):

@@ -21,8 +21,8 @@ from egcam.studies.report.latex import escaped as in_latex
 from egcam.studies.report.markdown import escaped as in_markdown
 from egcam.studies.results import ResultsError
 from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, ReferenceSpec
-from studies.results_in_memory import METHODS, METRICS, made, study, with_pictures
 from studies.test_results import stored
+from support.results_in_memory import METHODS, METRICS, made, study, with_pictures
 
 HOSTILE = "<script>alert('x')</script> & \"50%\" a_b|c $d$ \\e {f} #1 ~^ [g] `h` *i*"
 VOID = {"meta", "img", "source", "br", "link", "input", "hr"}

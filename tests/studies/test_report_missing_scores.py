@@ -20,7 +20,7 @@ from egcam.studies.report.content import gathered
 from egcam.studies.report.figures import classes_of, model_drawings
 from egcam.studies.results import Results
 from egcam.studies.specs import DataSpec, ModelSpec
-from studies.results_in_memory import made, study, with_pictures
+from support.results_in_memory import made, study, with_pictures
 
 METHODS = ("grad-cam", "copy", "layer-cam")
 IMAGES = 12

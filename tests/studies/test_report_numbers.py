@@ -23,7 +23,7 @@ from egcam.studies.report.reading import read, sentences, statement
 from egcam.studies.report.summary import summarised
 from egcam.studies.report.words import figure, spread
 from egcam.studies.results import Results
-from studies.results_in_memory import METHODS, METRICS, made, study, with_pictures
+from support.results_in_memory import METHODS, METRICS, made, study, with_pictures
 
 LABELS = {"a": "A-CAM", "b": "B-CAM", "c": "C-CAM"}
 

@@ -18,7 +18,7 @@ from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results, ResultsError
 from egcam.studies.specs import MetricSpec
 from egcam.studies.store import Store
-from studies.results_in_memory import METHODS, METRICS, InMemory, made, study
+from support.results_in_memory import METHODS, METRICS, InMemory, made, study
 
 
 def value(model, method, metric, image):

@@ -20,7 +20,7 @@ from egcam.studies.records import Unit
 from egcam.studies.runner import Watcher, run_study
 from egcam.studies.store import Store, StoreError
 from egcam.studies.worker import open_bench
-from studies.tiny_study import STUDY, InProcess, numbers, write_study
+from support.tiny_study import STUDY, InProcess, numbers, write_study
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 from egcam.studies.records import Outcome, Score, Unit, failed
 from egcam.studies.store import Store, StoreError, StoreWarning
-from studies.store_children import write_until_killed, write_with_file_limit
-from studies.store_samples import METHODS, METRICS, UNITS, bits, sample_manifest, sample_outcome
+from support.store_children import write_until_killed, write_with_file_limit
+from support.store_samples import METHODS, METRICS, UNITS, bits, sample_manifest, sample_outcome
 
 pytestmark = pytest.mark.filterwarnings("error::egcam.studies.store.StoreWarning")
 
@@ -451,7 +451,7 @@ class TestDisk:
         mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)]
         if not shutil.which("unshare") or subprocess.run([*space, *mount], capture_output=True).returncode:
             pytest.skip("this system does not let us mount a small disk (unshare --map-root-user --mount)")
-        script = Path(__file__).with_name("store_on_small_disk.py")
+        script = Path(__file__).parents[1] / "support" / "store_on_small_disk.py"
         command = f'{" ".join(mount[:-1])} "$0" && exec "$1" "$2" "$0"'
         run = subprocess.run(
             [*space, "sh", "-c", command, str(tmp_path), sys.executable, str(script)], capture_output=True, text=True

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from egcam.errors import InputError
 from egcam.figures import style, words
 from egcam.figures.pictures import Picture, as_heat, as_rgb, draw_picture
 from egcam.figures.sheet import GAP, MARGIN, Sheet
+from egcam.metrics.cells import cell_box, cells_of, hottest_cells
+from egcam.metrics.perturb import group_sums
 
 
 @dataclass(frozen=True)
@@ -37,38 +39,21 @@ class Patch:
 def choose_patches(heatmap: Tensor | npt.ArrayLike, k: int = 4, grid: int = 7) -> list[Patch]:
     """The k cells of a grid x grid mesh that hold most of a map, the largest first; ties in reading order.
 
-    A cell's share is the sum of the map's positive values in it over the sum of them all. Cell borders are rounded
-    to whole pixels, so cells differ by a pixel at most.
+    A cell's share is the sum of the map's positive values in it over the sum of them all; the mean of them decides.
 
     Example:
         >>> heat = np.zeros((4, 4)); heat[2:, :2] = 1.0
         >>> [(patch.row, patch.column, patch.share) for patch in choose_patches(heat, k=1, grid=2)]
         [(1, 0, 1.0)]
     """
-    values = np.clip(as_heat(heatmap).astype(np.float64), 0, None)
-    if not 1 <= grid <= min(values.shape):
-        raise InputError(f"a grid of {grid} x {grid} cells does not fit a map of {values.shape[0]} x {values.shape[1]}")
-    if not 1 <= k <= grid * grid:
-        raise InputError(f"k is the number of patches, from 1 to {grid * grid} on this grid; not {k}")
-    downs = np.rint(np.linspace(0, values.shape[0], grid + 1)).astype(int)
-    acrosses = np.rint(np.linspace(0, values.shape[1], grid + 1)).astype(int)
-    sums = np.add.reduceat(np.add.reduceat(values, downs[:-1], 0), acrosses[:-1], 1)
-    total = float(sums.sum())
-    shares = sums / total if total > 0 else sums
-    # Means, not sums, decide: a cell is not more important for being a pixel wider.
-    means = sums / np.outer(np.diff(downs), np.diff(acrosses))
-    order = np.argsort(-means.ravel(), kind="stable")[:k]
-    return [_patch(int(cell) // grid, int(cell) % grid, downs, acrosses, shares, values.shape) for cell in order]
-
-
-def _patch(row: int, column: int, downs: Any, acrosses: Any, shares: Any, shape: tuple[int, ...]) -> Patch:
-    box = (
-        acrosses[column] / shape[1],
-        downs[row] / shape[0],
-        acrosses[column + 1] / shape[1],
-        downs[row + 1] / shape[0],
-    )
-    return Patch(row, column, (float(box[0]), float(box[1]), float(box[2]), float(box[3])), float(shares[row, column]))
+    values = torch.from_numpy(as_heat(heatmap).astype(np.float64)).clamp(min=0)
+    height, width = values.shape
+    cells = hottest_cells(values[None], grid, k)[0].tolist()
+    held = group_sums(values[None], cells_of(height, width, grid)[None], grid * grid)[0]
+    total = float(held.sum()) or 1.0
+    shares = (held / total).tolist()
+    boxes = {cell: cell_box(cell, height, width, grid) for cell in cells}
+    return [Patch(cell // grid, cell % grid, boxes[cell], shares[cell]) for cell in cells]
 
 
 @style.context()

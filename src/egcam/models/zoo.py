@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from egcam.errors import ModelError, near_misses, require
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.preprocessing import Preprocessing
+from egcam.models.python_files import import_file
 from egcam.models.targets import imagenet_classes, known_classes
 from egcam.models.weights import fill, outputs, read_state, told
 
@@ -296,20 +297,10 @@ def _own(name: str) -> Classifier:
 
 
 def _imported(file: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"_egcam_model_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name; neighbours of the file are imported from its folder.
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(file.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
+        return import_file(file, f"_egcam_model_{file.stem}")
     except Exception as error:
         raise ModelError(f"{file} could not be imported: {told(error)}") from error
-    finally:
-        sys.path.remove(str(file.parent.resolve()))
-    return module
 
 
 def _called(function: Callable[[], Any], name: str) -> Any:

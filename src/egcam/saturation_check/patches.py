@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import InputError
 from egcam.metrics.baselines import Baseline, replacement
-from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive, explained_target
-from egcam.metrics.perturb import group_sums
+from egcam.metrics.cells import cell_box, cells_of, hottest_cells
+from egcam.metrics.inputs import Maps, as_images, as_maps, explained_target
 from egcam.metrics.scoring import Scorer, forward_only
 from egcam.models.targets import Score, Target
 
@@ -38,40 +37,8 @@ class Patches:
 
     def boxes(self, index: int) -> list[tuple[float, float, float, float]]:
         """(left, top, right, bottom) of each patch of one image, as shares of its width and height."""
-        places = [divmod(cell, self.grid) for cell in self.cells[index].tolist()]
-        step = 1 / self.grid
-        return [(column * step, row * step, (column + 1) * step, (row + 1) * step) for row, column in places]
-
-
-def cells_of(height: int, width: int, grid: int) -> Tensor:
-    """(H, W) the number of the cell each pixel lies in, row by row.
-
-    Example:
-        >>> cells_of(2, 4, 2)
-        tensor([[0, 0, 1, 1],
-                [2, 2, 3, 3]])
-    """
-    down = torch.arange(height, device="cpu") * grid // height
-    across = torch.arange(width, device="cpu") * grid // width
-    return down[:, None] * grid + across
-
-
-def hottest_cells(heatmaps: Tensor, grid: int = 4, count: int = 4) -> Tensor:
-    """(N, count) the cells with the highest mean heat, the hottest first; ties in reading order.
-
-    Example:
-        >>> hottest_cells(torch.tensor([[[0.1, 0.2], [0.9, 0.4]]]), grid=2, count=2)
-        tensor([[2, 3]])
-    """
-    height, width = heatmaps.shape[-2:]
-    if check_positive("grid", grid) > min(height, width):
-        raise InputError(f"a grid of {grid} x {grid} patches does not fit maps of {height} x {width}")
-    if check_positive("count", count) > grid * grid:
-        raise InputError(f"{count} patches of a grid with {grid * grid}: pass count={grid * grid} or less")
-    cells = cells_of(height, width, grid).to(heatmaps.device)[None]
-    pixels = group_sums(torch.ones_like(heatmaps[:1]), cells, grid * grid)
-    heat = group_sums(heatmaps, cells, grid * grid) / pixels
-    return heat.argsort(dim=1, descending=True, stable=True)[:, :count]
+        height, width = self.shown.shape[-2:]
+        return [cell_box(cell, height, width, self.grid) for cell in self.cells[index].tolist()]
 
 
 def top_patches(

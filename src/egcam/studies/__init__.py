@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from egcam.studies.config import StudyError, load_study, read_study
+    from egcam.studies.datasets import Dataset, Picture, register_dataset, unregister_dataset
     from egcam.studies.engines import register_engine, unregister_engine
     from egcam.studies.estimation import Estimate, estimate
     from egcam.studies.preset_files import preset, presets
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from egcam.studies.store import Store
 
 _WHERE = {
+    "Dataset": "datasets",
     "Estimate": "estimation",
+    "Picture": "datasets",
     "Results": "results",
     "Status": "progress",
     "Store": "store",
@@ -36,14 +39,18 @@ _WHERE = {
     "preset": "preset_files",
     "presets": "preset_files",
     "read_study": "config",
+    "register_dataset": "datasets",
     "register_engine": "engines",
     "run_study": "runner",
     "status": "progress",
+    "unregister_dataset": "datasets",
     "unregister_engine": "engines",
     "write_report": "report.report",
 }
 __all__ = [
+    "Dataset",
     "Estimate",
+    "Picture",
     "Results",
     "Status",
     "Store",
@@ -55,9 +62,11 @@ __all__ = [
     "preset",
     "presets",
     "read_study",
+    "register_dataset",
     "register_engine",
     "run_study",
     "status",
+    "unregister_dataset",
     "unregister_engine",
     "write_report",
 ]

@@ -14,12 +14,12 @@ from egcam.attribution.references import MADE_BY_NAME
 from egcam.errors import EgcamError, MethodError, near_misses
 from egcam.metrics.registry import MetricError, metric
 from egcam.models.zoo import RANDOM
+from egcam.studies.datasets import DataError, files_of, kind_of, kinds, options_of, read_options
 from egcam.studies.plugins import import_plugins
 from egcam.studies.specs import (
     Aim,
     DataSpec,
     Kept,
-    Kind,
     MethodSpec,
     MetricSpec,
     ModelSpec,
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _TOP = ("name", "title", "seed", "target", "protocol", "methods", "metrics")
 _TABLES = ("models", "data", "reference", "method", "metric", "run")
 _MODEL = ("name", "label", "layer", "weights", "classes")
-_DATA = tuple(field.name for field in fields(DataSpec))
+_DATA = tuple(field.name for field in fields(DataSpec) if field.name != "options")
 _REFERENCE = ("source", "count")
 _RUN = ("batch_size", "threads", "device", "maps", "examples", "plugins")
 _GIVEN_TO_METRICS = ("model", "images", "heatmaps", "masks", "explainer", "target", "seed", "protocol", "batch_size")
@@ -107,14 +107,11 @@ def study_from(values: Mapping[str, Any]) -> Study:
         >>> study_from(as_dict(study)) == study
         True
     """
-    data = dict(values["data"])
-    for key in ("classes", "mask_values"):
-        data[key] = tuple(data[key])
     return Study(
         **{
             **values,
             "models": tuple(ModelSpec(**one) for one in values["models"]),
-            "data": DataSpec(**data),
+            "data": DataSpec(**values["data"]),
             "methods": tuple(MethodSpec(**one) for one in values["methods"]),
             "metrics": tuple(MetricSpec(**one) for one in values["metrics"]),
             "reference": ReferenceSpec(**values["reference"]),
@@ -129,8 +126,9 @@ def identity(study: Study) -> dict[str, Any]:
     Data and weights are known by their checksums, so a folder may have another name on another machine.
     """
     values = as_dict(study)
-    for key in ("path", "annotations", "masks", "labels"):
-        values["data"].pop(key)
+    options, files = values["data"].pop("options"), files_of(study.data.kind)
+    values["data"].pop("path")
+    values["data"].update((key, value) for key, value in options.items() if key not in files)
     for one in values["models"]:
         one["weights"] = one["weights"] if one["weights"] in (None, RANDOM) else "a file"
         one["name"] = Path(one["name"]).name if ".py" in one["name"] else one["name"]
@@ -212,24 +210,22 @@ def _models(content: Mapping[str, Any], folder: Path) -> tuple[ModelSpec, ...]:
 
 
 def _data(table: Mapping[str, Any], folder: Path) -> DataSpec:
-    _known(table, _DATA, "data.")
-
-    def file(key: str) -> str | None:
-        text = _text(table, key, "data.", None)
-        return None if text is None else _path(text, folder)
-
+    kind = _one_of(table, "kind", "data.", kinds())
+    given = {key: value for key, value in table.items() if key not in _DATA}
+    try:
+        read = read_options(kind, given)
+    except DataError as error:
+        raise StudyError(f"data: {error}") from error
+    # A default that is written out changes nothing of the study.
+    options = {key: given[key] for key in given if read[key] != options_of(kind)[key]}
     return DataSpec(
-        kind=_one_of(table, "kind", "data.", get_args(Kind)),
+        kind=kind,
         path=_path(_text(table, "path", "data."), folder),
         images=_number(table, "images", "data.", None),
         size=_number(table, "size", "data.", None, least=8),
-        classes=_strings(table, "classes", "data.", ()),
-        annotations=file("annotations"),
-        masks=file("masks"),
-        mask_values=_numbers(table, "mask_values", "data."),
-        labels=file("labels"),
         part=_text(table, "part", "data.", None),
         seed=_number(table, "seed", "data.", 0, least=0),
+        options={key: _path(value, folder) if key in files_of(kind) else value for key, value in options.items()},
     )
 
 
@@ -296,8 +292,8 @@ def _metrics(content: Mapping[str, Any]) -> tuple[MetricSpec, ...]:
 
 def _check_masks(metrics: Sequence[MetricSpec], data: DataSpec) -> None:
     needing = [one.name for one in metrics if "masks" in metric(one.name).needs]
-    if needing and data.kind == "cifar10":
-        raise StudyError(f"metrics: {needing[0]} needs masks of the objects, and CIFAR-10 has none")
+    if needing and not kind_of(data.kind).masks:
+        raise StudyError(f"metrics: {needing[0]} needs masks of the objects, and {kind_of(data.kind).title} has none")
 
 
 # Values of one kind
@@ -339,13 +335,6 @@ def _number(table: Mapping[str, Any], key: str, where: str, default: Any, least:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise StudyError(f"{where}{key} must be a whole number of at least {least}, not {value!r}")
     return value
-
-
-def _numbers(table: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
-    value = table.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
-        raise StudyError(f"{where}{key} must be a list of whole numbers, not {value!r}")
-    return tuple(value)
 
 
 def _strings(table: Mapping[str, Any], key: str, where: str, default: tuple[str, ...] | None) -> tuple[str, ...]:

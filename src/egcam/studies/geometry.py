@@ -22,8 +22,8 @@ from torch import Tensor
 
 from egcam.errors import EgcamError
 from egcam.models.preprocessing import Preprocessing
-from egcam.studies.datasets.choice import even_order
 from egcam.studies.datasets.dataset import DataError, Dataset, Picture
+from egcam.studies.datasets.subset import even_order
 
 
 def resized_preprocessing(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
@@ -60,8 +60,7 @@ def fitting_preprocessing(preprocessing: Preprocessing, size: int | None, image:
 def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = None) -> tuple[Tensor, Tensor | None]:
     """The network's input (C, H, W), and the picture's mask (H, W), of type bool, under the same resize and crop.
 
-    The mask is None where the picture has none, and False everywhere where the object is cut off: `mask_gap` says
-    which.
+    The mask is None where the picture has none, and False everywhere where the object is cut off.
 
     Args:
         picture: as the data set gives it.
@@ -87,22 +86,6 @@ def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = 
     # Through the image's own path, so that no rounding of sizes or corners can set the two apart.
     plain = replace(seen, interpolation="nearest", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return image, plain(Image.fromarray(picture.mask.astype(np.uint8) * 255))[0] > 0.5
-
-
-def mask_gap(picture: Picture, mask: Tensor | None) -> str | None:
-    """Why there is nothing to compare a map with, given what `prepared` made of the mask; None where there is.
-
-    Example:
-        >>> mask_gap(Picture("a.jpg", Image.new("RGB", (8, 8))), None)
-        'the image has no mask'
-    """
-    if picture.mask is None or mask is None:
-        return "the image has no mask"
-    if bool(mask.any()):
-        return None
-    if not picture.mask.any():
-        return "the mask is empty: no pixel belongs to the object"
-    return "the object lies outside the part of the image the network sees, or is too small to be seen there"
 
 
 def reference_pool(

@@ -21,7 +21,7 @@ from egcam.models.layers import last_spatial_layer, resolve
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.trace import Trace, dry_run
 from egcam.studies.config import StudyError
-from egcam.studies.datasets.dataset import Dataset
+from egcam.studies.datasets import Dataset, kind_of
 from egcam.studies.geometry import resized_preprocessing
 from egcam.studies.manifest import ModelRecord, state_checksum
 from egcam.studies.pools import drawn_pool, pool_titles, source_of
@@ -220,9 +220,11 @@ def _check_layer(spec: ModelSpec, model: nn.Module, layer: str, trace: Trace) ->
 
 def _check_classes(study: Study, spec: ModelSpec, classes: int | None) -> None:
     """A label must be the network's: CIFAR-10's third class is not ImageNet's."""
-    if study.target == "label" and study.data.kind == "cifar10" and classes not in (None, 10):
+    kind = kind_of(study.data.kind)
+    if study.target == "label" and kind.class_names is not None and classes not in (None, len(kind.class_names)):
         raise StudyError(
-            f'target is "label", and {spec.label} has {classes} classes, not CIFAR-10\'s ten: use target = "prediction"'
+            f'target is "label", and {spec.label} has {classes} classes, not the {len(kind.class_names)} of '
+            f'{kind.title}: use target = "prediction"'
         )
 
 

@@ -1,14 +1,14 @@
-"""Python files that register methods of one's own, imported wherever the study runs."""
+"""Python files that register methods, metrics, data sets or engines, imported wherever the study runs."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from egcam.errors import EgcamError
+from egcam.models.python_files import import_file
 
 
 class PluginError(EgcamError):
@@ -35,14 +35,10 @@ def _module_name(file: str) -> str:
 
 def _import(file: Path, name: str) -> None:
     if not file.is_file():
-        raise PluginError(f"there is no plugin {file}: plugins are Python files that call egcam.register(…)")
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"{file} is not a Python file: a plugin's name ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+        raise PluginError(
+            f"there is no plugin {file}: plugins are Python files that call egcam.register(…) and the like"
+        )
     try:
-        spec.loader.exec_module(module)
+        import_file(file, name)
     except Exception as error:
-        del sys.modules[name]
         raise PluginError(f"the plugin {file} could not be imported: {type(error).__name__}: {error}") from error

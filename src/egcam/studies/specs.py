@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Options: TypeAlias = Mapping[str, Any]
-Kind: TypeAlias = Literal["imagenet", "cifar10", "coco", "folder"]
 Aim: TypeAlias = Literal["prediction", "label"]
 Kept: TypeAlias = Literal["examples", "all", "none"]
 
@@ -36,30 +35,22 @@ class DataSpec:
     """The images of the study.
 
     Attributes:
-        kind: how they lie on disk.
+        kind: how they lie on disk: one of `egcam.studies.datasets.kinds()`.
         path: the folder (or file) they are in.
         images: how many are taken, None for all; chosen by `seed`, evenly spread over the classes where known.
         size: side in pixels the network gets them at; None is the network's own.
-        classes: names of the classes taken, for data with several; none is all.
-        annotations: a file beside the images: COCO's instances, ImageNet's labels.
-        masks: a folder with a mask for each image, named like it.
-        labels: a CSV or JSON file with labels or boxes of a folder's images.
-        mask_values: which values of a mask file mean the object; none is every value but 0.
-        part: only the images with this word in the column "part" of the CSV; None takes all.
+        part: only the images of this part of the data, such as "train"; None takes all.
         seed: of the choice.
+        options: what the kind takes besides: `egcam.studies.datasets.options_of(kind)`.
     """
 
-    kind: Kind
+    kind: str
     path: str
     images: int | None = None
     size: int | None = None
-    classes: tuple[str, ...] = ()
-    annotations: str | None = None
-    masks: str | None = None
-    mask_values: tuple[int, ...] = ()
-    labels: str | None = None
     part: str | None = None
     seed: int = 0
+    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,54 @@
-"""Images with what is known of them: labels, masks, boxes."""
+"""Images with what is known of them: labels, masks, boxes.
+
+A data set is one module of this folder: a function below `@register_dataset(kind)` that opens it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import pkgutil
 from importlib import import_module
+from pathlib import Path
 
-from egcam.errors import near_misses
-from egcam.studies.datasets.choice import chosen
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
+from egcam.studies.datasets.file_dataset import Entry, FileDataset
+from egcam.studies.datasets.registry import (
+    files_of,
+    kind_of,
+    kinds,
+    options_of,
+    read_options,
+    register_dataset,
+    unregister_dataset,
+)
+from egcam.studies.datasets.subset import take
 from egcam.studies.specs import DataSpec
 
-__all__ = ["DataError", "Dataset", "Mask", "Picture", "kinds", "open_dataset"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Entry",
+    "FileDataset",
+    "Mask",
+    "Picture",
+    "files_of",
+    "kind_of",
+    "kinds",
+    "open_dataset",
+    "options_of",
+    "read_options",
+    "register_dataset",
+    "unregister_dataset",
+]
 
-# What each kind takes of a `DataSpec`, besides what all take; the module of a kind is called like it.
-_TAKES = {
-    "imagenet": {"classes", "annotations", "part"},
-    "cifar10": {"classes"},
-    "coco": {"classes", "annotations"},
-    "folder": {"classes", "labels", "masks", "mask_values", "part"},
-}
-_ALL_TAKE = {"kind", "path", "images", "size", "seed"}
-
-
-def kinds() -> list[str]:
-    """The kinds of data there are.
-
-    Example:
-        >>> kinds()
-        ['imagenet', 'cifar10', 'coco', 'folder']
-    """
-    return list(_TAKES)
+# All modules here, so that a data set is known by lying in this folder.
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 
 def open_dataset(spec: DataSpec) -> Dataset:
     """The data set a study's file asks for: its listing is read, and `spec.images` images are chosen.
 
-    The images come in the order of the choice, also where all are taken: `egcam.studies.datasets.choice`.
+    The images come in the order of the choice, also where all are taken: `egcam.studies.datasets.subset`.
 
     Raises:
         DataError: when something is missing; the text says what, and where it was looked for.
@@ -48,19 +61,6 @@ def open_dataset(spec: DataSpec) -> Dataset:
         >>> open_dataset(DataSpec("folder", folder))[0].name
         'black.png'
     """
-    if spec.kind not in _TAKES:
-        raise DataError(f"unknown kind of data {spec.kind!r}; {near_misses(str(spec.kind), _TAKES)}")
-    _check_settings(spec)
-    whole: Dataset = import_module(f"egcam.studies.datasets.{spec.kind}").open_data(spec)
-    return chosen(whole, spec.images, spec.seed, spec.part)
-
-
-def _check_settings(spec: DataSpec) -> None:
-    """A setting that would do nothing is a mistake, and most likely the wrong kind."""
-    given = {field.name for field in fields(spec) if getattr(spec, field.name) != field.default}
-    vain = sorted(given - _TAKES[spec.kind] - _ALL_TAKE)
-    if vain:
-        raise DataError(
-            f"kind = {spec.kind!r} does not take {', '.join(vain)}; besides path, images, size and seed it takes "
-            f"{', '.join(sorted(_TAKES[spec.kind]))}"
-        )
+    options = read_options(spec.kind, spec.options)
+    whole = kind_of(spec.kind).open(Path(spec.path).expanduser(), **options)
+    return take(whole, spec.images, spec.seed, spec.part)

@@ -21,8 +21,8 @@ from PIL import Image
 
 from egcam.errors import near_misses
 from egcam.studies.datasets.dataset import DataError, Dataset, Picture
-from egcam.studies.datasets.places import looked
-from egcam.studies.specs import DataSpec
+from egcam.studies.datasets.lookup import looked
+from egcam.studies.datasets.registry import register_dataset
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIDE = 32
@@ -85,12 +85,12 @@ class Cifar10(Dataset):
         return Picture(self._names[index], Image.fromarray(self._images[number]), int(self._labels[number]))
 
 
-def open_data(spec: DataSpec) -> Dataset:
-    """CIFAR-10's test images in or below a folder, or in a file."""
-    file, read = _find(Path(spec.path).expanduser())
+@register_dataset("cifar10", title="CIFAR-10", class_names=CLASSES, masks=False)
+def open_cifar10(path: Path, *, classes: tuple[str, ...] = ()) -> Dataset:
+    """CIFAR-10's test images in or below a folder, or in a file; only those of `classes`, where given."""
+    file, read = _find(path)
     images, labels = read(file)
-    classes = tuple(sorted({_class(word) for word in spec.classes}))
-    return Cifar10(*_checked(images, labels, file), classes)
+    return Cifar10(*_checked(images, labels, file), tuple(sorted({_class(word) for word in classes})))
 
 
 def _class(word: str) -> int:

@@ -27,10 +27,10 @@ from PIL import Image
 
 from egcam.errors import near_misses, require
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.listing import Entry, Listing, Missing
+from egcam.studies.datasets.file_dataset import Entry, FileDataset, Missing
+from egcam.studies.datasets.lookup import folder_at, looked, named
 from egcam.studies.datasets.masks import fitted
-from egcam.studies.datasets.places import folder_at, looked, named
-from egcam.studies.specs import DataSpec
+from egcam.studies.datasets.registry import register_dataset
 
 TO_IMAGENET = {
     "traffic light": 920,
@@ -64,41 +64,42 @@ _IMAGES = (".", "images", "val2017", "train2017", "val2014", "train2014")
 Annotation = Mapping[str, Any]
 
 
-def open_data(spec: DataSpec) -> Dataset:
-    """COCO's images in or below a folder."""
+@register_dataset("coco", title="COCO")
+def open_coco(path: Path, *, classes: tuple[str, ...] = (), annotations: Path | None = None) -> Dataset:
+    """COCO's images in or below a folder; only those with an instance of `classes`, where given."""
     require("pycocotools", "study", "reading COCO's masks")
-    root = folder_at(spec.path, LAYOUT)
-    file = _annotation_file(root, spec.annotations)
+    root = folder_at(path, LAYOUT)
+    file = _annotation_file(root, annotations)
     content = _read(file)
     categories = {int(category["id"]): str(category["name"]) for category in content["categories"]}
-    wanted = _wanted(spec.classes, categories, file)
+    wanted = _wanted(classes, categories, file)
     pairs = _by_picture(content["annotations"], set(wanted))
     images = {int(image["id"]): image for image in content["images"]}
     folder = _image_folder(root, [str(image["file_name"]) for image in images.values()], file)
     there = {path.name for path in folder.iterdir()}
     entries = [
-        _entry(folder, images[image_id], categories[category], annotations)
-        for (image_id, category), annotations in pairs.items()
+        _entry(folder, images[image_id], categories[category], instances)
+        for (image_id, category), instances in pairs.items()
         if image_id in images and Path(images[image_id]["file_name"]).name in there
     ]
-    names = ", ".join(wanted.values()) if spec.classes else "all classes"
+    names = ", ".join(wanted.values()) if classes else "all classes"
     if not entries:
         raise DataError(f"no image in {folder} has an instance of {names} in {file}")
     missing = sum(Path(image["file_name"]).name not in there for image in images.values())
     note = f" ({missing:,} of {len(images):,} images are not there)" if missing else ""
     unmapped = sorted({entry.group for entry in entries} - set(TO_IMAGENET))
-    return Listing(
+    return FileDataset(
         f"COCO, {names}{note}",
         sorted(entries, key=lambda entry: entry.name),
         Missing(labels=f"no class of ImageNet means the same as {_few(unmapped)}; take other classes"),
     )
 
 
-def _annotation_file(root: Path, given: str | None) -> Path:
+def _annotation_file(root: Path, given: Path | None) -> Path:
     if given is not None:
         file = named(given, [root, root.parent], LAYOUT)
         if file.is_dir():
-            raise DataError(f"annotations = {given!r} is a folder; name the instances file in it; expected is {LAYOUT}")
+            raise DataError(f"annotations = '{given}' is a folder; name the instances file in it; expected is {LAYOUT}")
         return file
     folders = [root, root / "annotations", root.resolve().parent, root.resolve().parent / "annotations"]
     files = list(dict.fromkeys(file.resolve() for folder in folders for file in sorted(folder.glob("instances*.json"))))

@@ -18,28 +18,44 @@ from pathlib import Path
 from PIL import Image
 
 from egcam.errors import near_misses
-from egcam.photos.files import images_in
+from egcam.photos.files import images_in, read_image
+from egcam.studies.datasets.annotations import EXPECTED, Annotation, found, located, not_found, read_annotations
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.listing import Entry, Listing, MaskReader, Missing, of_classes
+from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
+from egcam.studies.datasets.lookup import folder_at, named
 from egcam.studies.datasets.masks import Box, fitted, from_boxes, from_file
-from egcam.studies.datasets.places import folder_at, named
-from egcam.studies.datasets.records import EXPECTED, Record, found, not_found, read_records
+from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import index_of, is_wnid
-from egcam.studies.specs import DataSpec
 
 LAYOUT = "a folder with image files (PNG, JPEG, WebP, …), in sub-folders or not"
 
 
-def open_data(spec: DataSpec) -> Dataset:
-    """The data set in a folder of images."""
-    root = folder_at(spec.path, LAYOUT)
-    masks = None if spec.masks is None else _mask_folder(spec.masks, root)
-    entries = _listed(spec, root) if spec.labels is not None else _all(root, masks)
-    if masks is not None:
-        entries = _with_masks(entries, root, masks, spec.mask_values)
-    entries = of_classes(entries, spec.classes, [_group(word, entries) for word in spec.classes], str(root))
+@register_dataset("folder", title="a folder of images")
+def open_folder(
+    path: Path,
+    *,
+    classes: tuple[str, ...] = (),
+    labels: Path | None = None,
+    masks: Path | None = None,
+    mask_values: tuple[int, ...] = (),
+) -> Dataset:
+    """The data set in a folder of images.
+
+    Args:
+        path: the folder.
+        classes: only images of these; none is all.
+        labels: a CSV or JSON file with labels or boxes.
+        masks: a folder with a mask for each image, named like it.
+        mask_values: which values of a mask file mean the object; none is every value but 0.
+    """
+    root = folder_at(path, LAYOUT)
+    mask_folder = None if masks is None else _mask_folder(masks, root)
+    entries = _all(root, mask_folder) if labels is None else _listed(root, labels, mask_values)
+    if mask_folder is not None:
+        entries = _with_masks(entries, root, mask_folder, mask_values)
+    entries = of_classes(entries, classes, [_group(word, entries) for word in classes], str(root))
     _check_first_mask(entries)
-    return Listing(f"folder {root.name}", entries, _missing(spec, root))
+    return FileDataset(f"folder {root.name}", entries, _missing(root, masks))
 
 
 def _all(root: Path, masks: Path | None) -> list[Entry]:
@@ -60,32 +76,27 @@ def _unlisted(file: Path, root: Path) -> Entry:
     return Entry(inside.as_posix(), file, label, folder)
 
 
-def _listed(spec: DataSpec, root: Path) -> list[Entry]:
-    assert spec.labels is not None
-    table = named(spec.labels, [root], f"a file with labels: {EXPECTED}")
-    records, folders = read_records(table), [root, table.parent]
-    files = {record.file: found(record.file, folders) for record in records}
-    missing = [name for name, file in files.items() if file is None]
-    if missing:
-        raise not_found(missing, len(records), table, folders)
-    return [_entry(record, file, table, spec) for record in records if (file := files[record.file]) is not None]
+def _listed(root: Path, labels: Path, mask_values: tuple[int, ...]) -> list[Entry]:
+    table = named(labels, [root], f"a file with labels: {EXPECTED}")
+    folders = [root, table.parent]
+    listed = located(read_annotations(table), table, folders)
+    return [_entry(annotation, file, table, folders, mask_values) for annotation, file in listed]
 
 
-def _entry(record: Record, file: Path, table: Path, spec: DataSpec) -> Entry:
-    label = record.label
-    if label is None and record.wnid is not None:
-        label = index_of(record.wnid, f"{table}, {record.file}")
+def _entry(annotation: Annotation, file: Path, table: Path, folders: list[Path], mask_values: tuple[int, ...]) -> Entry:
+    label = annotation.label
+    if label is None and annotation.wnid is not None:
+        label = index_of(annotation.wnid, f"{table}, {annotation.file}")
     mask: MaskReader | None = None
-    if record.mask is not None:
-        folders = [Path(spec.path).expanduser(), table.parent]
-        there = found(record.mask, folders)
+    if annotation.mask is not None:
+        there = found(annotation.mask, folders)
         if there is None:
-            raise not_found([record.mask], 1, table, folders)
-        mask = partial(_read_mask, there, file, spec.mask_values)
-    elif record.boxes:
-        mask = partial(_draw_boxes, record.boxes, file)
+            raise not_found([annotation.mask], 1, table, folders)
+        mask = partial(_read_mask, there, file, mask_values)
+    elif annotation.boxes:
+        mask = partial(_draw_boxes, annotation.boxes, file)
     group = "" if label is None else str(label)
-    return Entry(Path(record.file).as_posix(), file, label, group, mask, record.part)
+    return Entry(Path(annotation.file).as_posix(), file, label, group, mask, annotation.part)
 
 
 def _with_masks(entries: list[Entry], root: Path, masks: Path, values: tuple[int, ...]) -> list[Entry]:
@@ -111,10 +122,10 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
 
-def _mask_folder(path: str, root: Path) -> Path:
+def _mask_folder(path: Path, root: Path) -> Path:
     folder = named(path, [root], "a folder with a mask for each image, named like it")
     if not folder.is_dir():
-        raise DataError(f"masks = {path!r} is a file; expected is a folder with a mask for each image, named like it")
+        raise DataError(f"masks = '{path}' is a file; expected is a folder with a mask for each image, named like it")
     return folder.resolve()
 
 
@@ -131,18 +142,16 @@ def _group(word: str, entries: list[Entry]) -> str:
 
 def _check_first_mask(entries: list[Entry]) -> None:
     """Fail when the data are opened, not at each image, where masks need `mask_values` or have the wrong size."""
-    from egcam.photos.files import read_image
-
     marked = next((entry for entry in entries if entry.mask is not None), None)
     if marked is not None and marked.mask is not None:
         marked.mask(read_image(marked.file))
 
 
-def _missing(spec: DataSpec, root: Path) -> Missing:
+def _missing(root: Path, masks: Path | None) -> Missing:
     return Missing(
         labels=f"give labels = a CSV or JSON file, or name the sub-folders of {root} by class index or WordNet id",
         masks="some have no mask: "
-        + (f"add them to {spec.masks}, named like the images" if spec.masks else "give masks = a folder, or boxes"),
+        + (f"add them to {masks}, named like the images" if masks else "give masks = a folder, or boxes"),
     )
 
 

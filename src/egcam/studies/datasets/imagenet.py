@@ -28,14 +28,14 @@ from PIL import Image
 
 from egcam.photos.files import images_in
 from egcam.studies.datasets import ilsvrc
+from egcam.studies.datasets.annotations import Annotation, located, read_annotations
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask
+from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
 from egcam.studies.datasets.ilsvrc import Boxes
-from egcam.studies.datasets.listing import Entry, Listing, MaskReader, Missing, of_classes
+from egcam.studies.datasets.lookup import first, folder_at, looked, named
 from egcam.studies.datasets.masks import fitted, from_boxes, scaled
-from egcam.studies.datasets.places import first, folder_at, looked, named
-from egcam.studies.datasets.records import Record, found, not_found, read_records
+from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import imagenet_class, index_of, is_wnid, wnids
-from egcam.studies.specs import DataSpec
 
 LAYOUT = (
     "ILSVRC2012_val_*.JPEG with ILSVRC2012_devkit_t12 beside them, Kaggle's ILSVRC/Data/CLS-LOC/val with "
@@ -59,18 +59,19 @@ _BOXES = (
 )
 
 
-def open_data(spec: DataSpec) -> Dataset:
-    """ImageNet's images in or below a folder."""
-    path = folder_at(spec.path, LAYOUT)
-    given = None if spec.annotations is None else named(spec.annotations, [path], LAYOUT)
+@register_dataset("imagenet", title="ImageNet")
+def open_imagenet(path: Path, *, classes: tuple[str, ...] = (), annotations: Path | None = None) -> Dataset:
+    """ImageNet's images in or below a folder; only those of `classes`, where given."""
+    path = folder_at(path, LAYOUT)
+    given = None if annotations is None else named(annotations, [path], LAYOUT)
     if given is not None and given.suffix.lower() in (".csv", ".json") and not ilsvrc.is_solution(given):
         entries = _from_list(path, given)
     else:
         entries = _from_layout(path, given)
-    wanted = [str(imagenet_class(word)) for word in spec.classes]
-    entries = of_classes(entries, spec.classes, wanted, f"ImageNet in {path}")
+    wanted = [str(imagenet_class(word)) for word in classes]
+    entries = of_classes(entries, classes, wanted, f"ImageNet in {path}")
     boxes = [base / place for base in _bases(path, path) for place in _BOXES]
-    return Listing(
+    return FileDataset(
         "ImageNet validation (ILSVRC2012)",
         entries,
         Missing(
@@ -83,31 +84,27 @@ def open_data(spec: DataSpec) -> Dataset:
 def _from_list(path: Path, table: Path) -> list[Entry]:
     folders = [path, *(path / place for place in _IMAGES[1:]), table.parent]
     folders = [folder for folder in folders if folder.is_dir()]
-    records = read_records(table)
-    files = {record.file: found(record.file, folders) for record in records}
-    missing = [name for name, file in files.items() if file is None]
-    if missing:
-        raise not_found(missing, len(records), table, folders)
     boxes = _box_files(path, path)
-    return [_listed(record, file, table, boxes) for record in records if (file := files[record.file]) is not None]
+    listed = located(read_annotations(table), table, folders)
+    return [_listed(annotation, file, table, boxes) for annotation, file in listed]
 
 
-def _listed(record: Record, file: Path, table: Path, box_files: Mapping[str, Path]) -> Entry:
-    label, where = record.label, f"{table}, {record.file}"
-    if record.wnid is not None:
-        index = index_of(record.wnid, where)
+def _listed(annotation: Annotation, file: Path, table: Path, box_files: Mapping[str, Path]) -> Entry:
+    label, where = annotation.label, f"{table}, {annotation.file}"
+    if annotation.wnid is not None:
+        index = index_of(annotation.wnid, where)
         if label is not None and label != index:
             raise DataError(
-                f"{where}: class index {label}, but {record.wnid} is {index}; the index is the rank of the WordNet id, "
-                "from 0, not the ILSVRC id"
+                f"{where}: class index {label}, but {annotation.wnid} is {index}; the index is the rank of the WordNet "
+                "id, from 0, not the ILSVRC id"
             )
         label = index
     if label is None:
         raise DataError(f"{where} has no class: a column class_index or wnid is needed")
     if label >= len(wnids()):
         raise DataError(f"{where}: class index {label}, but ImageNet's are 0 to 999")
-    known = Boxes(record.boxes) if record.boxes else None
-    return _entry(file, label, known, box_files, Path(record.file).name, record.part)
+    known = Boxes(annotation.boxes) if annotation.boxes else None
+    return _entry(file, label, known, box_files, Path(annotation.file).name, annotation.part)
 
 
 def _from_layout(path: Path, given: Path | None) -> list[Entry]:

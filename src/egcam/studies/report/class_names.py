@@ -11,12 +11,12 @@ from egcam.errors import TargetError
 from egcam.models.class_names import read_classes
 from egcam.models.targets import imagenet_classes
 from egcam.models.zoo import EMBEDDED
-from egcam.studies.datasets.cifar10 import CLASSES
+from egcam.studies.datasets import kind_of, kinds
 from egcam.studies.specs import ModelSpec, Study
 
 
 def class_names(study: Study, model: ModelSpec) -> Sequence[str] | None:
-    """The names in the order of the model's outputs: its file of names, ImageNet's, CIFAR-10's; None where unknown.
+    """The names in the order of the model's outputs: its file of names, the data's, ImageNet's; None where unknown.
 
     Example:
         >>> from egcam.studies.specs import DataSpec
@@ -31,8 +31,9 @@ def class_names(study: Study, model: ModelSpec) -> Sequence[str] | None:
         except TargetError:
             # The results may have come from another machine; numbers are better than no report.
             return None
-    if study.data.kind == "cifar10" and study.target == "label":
-        return CLASSES
+    # A kind of the study's own plugin need not be known where the report is written.
+    if study.target == "label" and study.data.kind in kinds() and kind_of(study.data.kind).class_names is not None:
+        return kind_of(study.data.kind).class_names
     return imagenet_classes() if _outputs(model) == 1000 else None
 
 

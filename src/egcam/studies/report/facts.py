@@ -140,7 +140,8 @@ def _data(results: Results) -> str:
     described = known_of(results.source.manifest.data, "description")
     told = str(described) if described else f"{data.kind}, {PurePath(data.path).name}"
     told += f", {data.size} x {data.size} px" if data.size else ""
-    return told + (f", classes {', '.join(data.classes)}" if data.classes else "")
+    classes = data.options.get("classes", ())
+    return told + (f", classes {', '.join(classes)}" if classes else "")
 
 
 def _images(results: Results) -> str:

@@ -1,0 +1,144 @@
+"""Networks that torchvision does not have, for measurements.
+
+`alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
+`resnet56`: for CIFAR-10.
+
+The heads are trained by `research/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
+
+    [[models]]
+    name = "../networks.py:alexnet"
+    layer = "features.12"
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision import models
+
+from egcam.models.preprocessing import Preprocessing
+from egcam.models.zoo import Classifier
+
+CLASSES = ["fish", "bird", "reptile", "arthropod", "dog", "carnivore", "mammal", "other"]
+# ImageNet's classes by what they are: (first, last, class). What is not here is "other".
+RANGES = [
+    (0, 6, "fish"),
+    (389, 397, "fish"),
+    (7, 24, "bird"),
+    (80, 100, "bird"),
+    (127, 146, "bird"),
+    (25, 68, "reptile"),
+    (69, 79, "arthropod"),
+    (118, 126, "arthropod"),
+    (300, 326, "arthropod"),
+    (151, 268, "dog"),
+    (269, 299, "carnivore"),
+    (356, 362, "carnivore"),
+    (387, 388, "carnivore"),
+    (101, 106, "mammal"),
+    (147, 150, "mammal"),
+    (330, 355, "mammal"),
+    (363, 386, "mammal"),
+]
+_HIDDEN = 512
+
+
+def coarse_class(label: int) -> int:
+    """One of eight classes for an ImageNet class."""
+    found = [name for first, last, name in RANGES if first <= label <= last]
+    return CLASSES.index(found[0] if found else "other")
+
+
+def body(name: str) -> nn.Module:
+    """The network with its real features and a head that is yet to be trained."""
+    data = os.environ.get("EGCAM_DATA")
+    if data is None:
+        raise RuntimeError("EGCAM_DATA must name the folder with the weights of the features")
+    model = models.get_model(name, weights=None, init_weights=False) if name == "vgg16" else models.get_model(name)
+    state = torch.load(Path(data) / "weights" / f"{name}_features_fp16.pth", weights_only=True)
+    model.load_state_dict({key: value.float() for key, value in state.items()}, strict=False)
+    torch.manual_seed(0)
+    inputs = next(layer for layer in model.classifier if isinstance(layer, nn.Linear)).in_features
+    model.classifier = nn.Sequential(
+        nn.Dropout(0.5),
+        nn.Linear(inputs, _HIDDEN),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(_HIDDEN, _HIDDEN),
+        nn.ReLU(),
+        nn.Linear(_HIDDEN, len(CLASSES)),
+    )
+    return model.eval()
+
+
+def _trained(name: str) -> Classifier:
+    heads = os.environ.get("EGCAM_HEADS")
+    if heads is None:
+        raise RuntimeError("EGCAM_HEADS must name the folder research/heads.py wrote the heads into")
+    model = body(name)
+    model.classifier.load_state_dict(torch.load(Path(heads) / f"{name}.pth", weights_only=True))
+    return Classifier(model, name, CLASSES, Preprocessing())
+
+
+def alexnet() -> Classifier:
+    """AlexNet's features with the trained head."""
+    return _trained("alexnet")
+
+
+def vgg16() -> Classifier:
+    """VGG-16's features with the trained head."""
+    return _trained("vgg16")
+
+
+class _Block(nn.Module):
+    """Two convolutions; the shortcut takes every second pixel and fills new channels with zeros (option A)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        stride = 1 if inputs == outputs else 2
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(images)))))
+        new = found.shape[1] - images.shape[1]
+        shortcut = images if new == 0 else functional.pad(images[:, :, ::2, ::2], (0, 0, 0, 0, new // 2, new // 2))
+        return functional.relu(found + shortcut)
+
+
+class CifarResNet(nn.Module):
+    """Three stages of `blocks` blocks with 16, 32 and 64 channels, pooling and one linear layer."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = nn.Sequential(*[_Block(16, 16) for _ in range(blocks)])
+        self.layer2 = nn.Sequential(_Block(16, 32), *[_Block(32, 32) for _ in range(blocks - 1)])
+        self.layer3 = nn.Sequential(_Block(32, 64), *[_Block(64, 64) for _ in range(blocks - 1)])
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 10) logits."""
+        found = self.layer3(self.layer2(self.layer1(functional.relu(self.bn1(self.conv1(images))))))
+        return self.linear(found.mean((2, 3)))
+
+
+def resnet56() -> Classifier:
+    """The CIFAR-10 network of 56 layers with its real weights."""
+    data = os.environ.get("EGCAM_DATA")
+    if data is None:
+        raise RuntimeError("EGCAM_DATA must name the folder with the weights")
+    state = torch.load(Path(data) / "weights" / "resnet56-4bfd9763.th", weights_only=True, map_location="cpu")[
+        "state_dict"
+    ]
+    model = CifarResNet(9)
+    model.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    return Classifier(model.eval(), "resnet56", names, Preprocessing(size=(32, 32), resize=32))

@@ -1,0 +1,42 @@
+"""Python files of the user's, imported by path: models and plugins."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+
+def import_file(file: Path, name: str) -> ModuleType:
+    """The module in a file, under a name of its own in `sys.modules`; what it raises is raised.
+
+    While it is imported it finds its neighbours: what lies in its folder can be imported by name.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "blocks.py").write_text("width = 3")
+        >>> _ = (folder / "model.py").write_text("from blocks import width")
+        >>> import_file(folder / "model.py", "_a_model").width
+        3
+    """
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.parent.resolve())
+    # Dataclasses look their module up by name.
+    sys.modules[name] = module
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    finally:
+        # The file may have changed the path itself.
+        with suppress(ValueError):
+            sys.path.remove(folder)
+    return module

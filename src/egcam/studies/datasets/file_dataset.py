@@ -1,0 +1,158 @@
+"""A data set of image files, each with what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from PIL import Image
+
+from egcam.photos.files import read_image
+from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
+
+_STAMP_LENGTH = 16
+
+MaskReader: TypeAlias = Callable[[Image.Image], Mask | None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image file before it is read.
+
+    Attributes:
+        name: unique in the data set, the same on every machine.
+        file: where it is.
+        label: its class index, or None.
+        group: the class a choice is spread over.
+        mask: given the upright image, where the object is; None where nothing is known of that.
+        part: the part of the data it belongs to.
+    """
+
+    name: str
+    file: Path
+    label: int | None = None
+    group: str = ""
+    mask: MaskReader | None = None
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What to say when labels or masks are asked for that are not there: what is missing, and where it was looked."""
+
+    labels: str = ""
+    masks: str = ""
+
+
+class FileDataset(Dataset):
+    """Image files with labels and masks.
+
+    Args:
+        title: what the data are, for reports.
+        entries: the files.
+        missing: what is said when labels or masks are needed and some are not there.
+    """
+
+    def __init__(self, title: str, entries: Sequence[Entry], missing: Missing | None = None) -> None:
+        self._title, self._entries, self._missing = title, list(entries), missing or Missing()
+        self._names = [entry.name for entry in self._entries]
+        doubled = len(self._names) - len(set(self._names))
+        if doubled:
+            raise DataError(f"{title}: {doubled} images have the name of another one; give every image its own name")
+
+    @property
+    def description(self) -> str:
+        """What it is, how many images, which labels or masks."""
+        labels = sum(entry.label is not None for entry in self._entries)
+        masks = sum(entry.mask is not None for entry in self._entries)
+        known = [_share(labels, len(self), "labels"), _share(masks, len(self), "masks")]
+        return f"{self._title}: {len(self):,} images, {', '.join(known)}"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all images."""
+        return self._names
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every picture has a label."""
+        return all(entry.label is not None for entry in self._entries)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether every picture has a mask."""
+        return all(entry.mask is not None for entry in self._entries)
+
+    @property
+    def groups(self) -> list[str]:
+        """The class of each image."""
+        return [entry.group for entry in self._entries]
+
+    @property
+    def parts(self) -> list[str]:
+        """The part of each image."""
+        return [entry.part for entry in self._entries]
+
+    def stamp(self, index: int) -> str:
+        """A checksum of the label, of the image file's size and time, and likewise of what its mask is made from."""
+        entry = self._entries[index]
+        try:
+            about = [entry.label, _stamp(entry.file), *_mask_stamps(entry.mask)]
+        except OSError:
+            return ""
+        return sha256(repr(about).encode()).hexdigest()[:_STAMP_LENGTH]
+
+    def require_labels(self) -> None:
+        """Raise `DataError`, which says what is missing, unless every picture has a label."""
+        if not self.has_labels and self._missing.labels:
+            raise DataError(f"{self.description}: {self._missing.labels}, or use target = 'prediction'")
+        super().require_labels()
+
+    def require_masks(self) -> None:
+        """Raise `DataError`, which says what is missing, unless every picture has a mask."""
+        if not self.has_masks and self._missing.masks:
+            raise DataError(f"{self.description}: {self._missing.masks}, or leave metrics that need masks out")
+        super().require_masks()
+
+    def __getitem__(self, index: int) -> Picture:
+        entry = self._entries[index]
+        image = read_image(entry.file)
+        mask = None if entry.mask is None else entry.mask(image)
+        return Picture(entry.name, image, entry.label, mask)
+
+
+def _mask_stamps(mask: MaskReader | None) -> list[Any]:
+    if mask is None:
+        return []
+    if not isinstance(mask, partial):
+        raise OSError("what the mask is read from is not known")
+    return [mask.func.__qualname__, *map(_stamp, mask.args), sorted(mask.keywords.items())]
+
+
+def _stamp(thing: Any) -> Any:
+    """A file's size and time of change; anything else is itself. Not where it lies: that differs between machines."""
+    if not isinstance(thing, Path):
+        return thing
+    known = thing.stat()
+    return known.st_size, known.st_mtime_ns
+
+
+def _share(count: int, total: int, what: str) -> str:
+    if count == total:
+        return what
+    return f"{what} for {count:,}" if count else f"no {what}"
+
+
+def of_classes(entries: Sequence[Entry], wanted: Sequence[str], groups: Sequence[str], title: str) -> list[Entry]:
+    """The entries whose class is one of `groups`, which is what the words `wanted` stand for; one each at least."""
+    if not wanted:
+        return list(entries)
+    there = {entry.group for entry in entries}
+    absent = [word for word, group in zip(wanted, groups, strict=True) if group not in there]
+    if absent:
+        raise DataError(f"{title}: no image of class {', '.join(map(repr, absent))}; there are {len(there)} classes")
+    return [entry for entry in entries if entry.group in set(groups)]

@@ -1,0 +1,312 @@
+"""The layer found for every torchvision classifier and for many timm families, and clear errors where there is none."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import egcam
+from egcam.errors import LayerError
+from support.networks_without_weights import no_initialisation
+
+torchvision = pytest.importorskip("torchvision", reason="the extra 'vision' is not installed")
+timm = pytest.importorskip("timm", reason="the extra 'vision' is not installed")
+
+TORCHVISION = {
+    "alexnet": "features.12",
+    "convnext_base": "features.7",
+    "convnext_large": "features.7",
+    "convnext_small": "features.7",
+    "convnext_tiny": "features.7",
+    "densenet121": "features.norm5",
+    "densenet161": "features.norm5",
+    "densenet169": "features.norm5",
+    "densenet201": "features.norm5",
+    "efficientnet_b0": "features.8",
+    "efficientnet_b1": "features.8",
+    "efficientnet_b2": "features.8",
+    "efficientnet_b3": "features.8",
+    "efficientnet_b4": "features.8",
+    "efficientnet_b5": "features.8",
+    "efficientnet_b6": "features.8",
+    "efficientnet_b7": "features.8",
+    "efficientnet_v2_l": "features.8",
+    "efficientnet_v2_m": "features.8",
+    "efficientnet_v2_s": "features.7",
+    "googlenet": "inception5b",
+    "inception_v3": "Mixed_7c",
+    "maxvit_t": "blocks.3",
+    "mnasnet0_5": "layers.16",
+    "mnasnet0_75": "layers.16",
+    "mnasnet1_0": "layers.16",
+    "mnasnet1_3": "layers.16",
+    "mobilenet_v2": "features.18",
+    "mobilenet_v3_large": "features.16",
+    "mobilenet_v3_small": "features.12",
+    "regnet_x_16gf": "trunk_output",
+    "regnet_x_1_6gf": "trunk_output",
+    "regnet_x_32gf": "trunk_output",
+    "regnet_x_3_2gf": "trunk_output",
+    "regnet_x_400mf": "trunk_output",
+    "regnet_x_800mf": "trunk_output",
+    "regnet_x_8gf": "trunk_output",
+    "regnet_y_128gf": "trunk_output",
+    "regnet_y_16gf": "trunk_output",
+    "regnet_y_1_6gf": "trunk_output",
+    "regnet_y_32gf": "trunk_output",
+    "regnet_y_3_2gf": "trunk_output",
+    "regnet_y_400mf": "trunk_output",
+    "regnet_y_800mf": "trunk_output",
+    "regnet_y_8gf": "trunk_output",
+    "resnet101": "layer4",
+    "resnet152": "layer4",
+    "resnet18": "layer4",
+    "resnet34": "layer4",
+    "resnet50": "layer4",
+    "resnext101_32x8d": "layer4",
+    "resnext101_64x4d": "layer4",
+    "resnext50_32x4d": "layer4",
+    "shufflenet_v2_x0_5": "conv5",
+    "shufflenet_v2_x1_0": "conv5",
+    "shufflenet_v2_x1_5": "conv5",
+    "shufflenet_v2_x2_0": "conv5",
+    "squeezenet1_0": "features.12",
+    "squeezenet1_1": "features.12",
+    "swin_b": "permute",
+    "swin_s": "permute",
+    "swin_t": "permute",
+    "swin_v2_b": "permute",
+    "swin_v2_s": "permute",
+    "swin_v2_t": "permute",
+    "vgg11": "features.20",
+    "vgg11_bn": "features.28",
+    "vgg13": "features.24",
+    "vgg13_bn": "features.34",
+    "vgg16": "features.30",
+    "vgg16_bn": "features.43",
+    "vgg19": "features.36",
+    "vgg19_bn": "features.52",
+    "wide_resnet101_2": "layer4",
+    "wide_resnet50_2": "layer4",
+}
+TORCHVISION_TOKENS = ["vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32"]
+
+TIMM = {
+    "resnet18": "layer4",
+    "resnet50d": "layer4",
+    "resnext50_32x4d": "layer4",
+    "seresnet50": "layer4",
+    "resnest14d": "layer4",
+    "efficientnet_b0": "bn2",
+    "efficientnetv2_rw_t": "bn2",
+    "mobilenetv2_100": "bn2",
+    "mobilenetv3_small_100": "blocks",
+    "mobilenetv4_conv_small": "blocks",
+    "convnext_atto": "stages",
+    "convnextv2_atto": "stages",
+    "densenet121": "features.norm5",
+    "regnety_002": "s4",
+    "vgg11": "features.20",
+    "dpn48b": "features.conv5_bn_ac",
+    "inception_v3": "Mixed_7c",
+    "inception_v4": "features.21",
+    "inception_resnet_v2": "conv2d_7b",
+    "xception41": "blocks",
+    "nasnetalarge": "act",
+    "pnasnet5large": "act",
+    "hrnet_w18_small": "final_layer",
+    "dla34": "level5",
+    "res2net50_26w_4s": "layer4",
+    "selecsls42": "head",
+    "tresnet_m": "body.layer4",
+    "nfnet_l0": "final_act",
+    "nf_regnet_b0": "final_act",
+    "repvgg_a0": "stages",
+    "ghostnet_100": "blocks",
+    "ghostnetv2_100": "blocks",
+    "hardcorenas_a": "blocks",
+    "fbnetc_100": "bn2",
+    "mnasnet_100": "bn2",
+    "cspdarknet53": "stages",
+    "cspresnet50": "stages",
+    "darknet53": "stages",
+    "ese_vovnet19b_dw": "stages",
+    "rexnet_100": "features",
+    "lcnet_050": "blocks",
+    "tinynet_a": "bn2",
+    "edgenext_xx_small": "stages",
+    "mobileone_s0": "stages",
+    "hgnet_tiny": "stages",
+    "hgnetv2_b0": "stages",
+    "repghostnet_050": "blocks",
+    "inception_next_atto": "stages",
+    "starnet_s1": "norm",
+    "fasternet_t0": "stages",
+    "poolformer_s12": "stages",
+    "gernet_s": "final_conv",
+    "skresnet18": "layer4",
+    "legacy_senet154": "layer4",
+    "resnetv2_50": "norm",
+    "bat_resnext26ts": "stages",
+    "eca_botnext26ts_256": "stages",
+    "resnet50_clip": "stages",
+    "coatnet_nano_rw_224": "norm",
+    "maxvit_nano_rw_256": "norm",
+    "mobilevit_xxs": "final_conv",
+    "repvit_m0_9": "stages",
+    "efficientvit_b0": "head.in_conv",
+    "fastvit_t8": "final_conv",
+    "davit_tiny": "stages",
+    "focalnet_tiny_srf": "norm",
+}
+TIMM_WITHOUT_MAPS = {
+    "vit_tiny_patch16_224": "layer='blocks.11.norm1' with reshape='tokens'",
+    "deit_tiny_patch16_224": "layer='blocks.11.norm1' with reshape='tokens'",
+    "mixer_s32_224": "reshape='tokens'",
+    "swin_tiny_patch4_window7_224": "layer='norm' with reshape='channels-last'",
+    "mambaout_femto": "layer='stages' with reshape='channels-last'",
+}
+
+
+def torchvision_model(name: str) -> nn.Module:
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    with no_initialisation():
+        return torchvision.models.get_model(name, weights=None, **options).eval()
+
+
+def timm_model(name: str) -> nn.Module:
+    if name not in timm.list_models(name):
+        pytest.skip(f"this timm has no {name}")
+    with no_initialisation():
+        return timm.create_model(name, pretrained=False).to("meta").eval()
+
+
+def test_the_table_covers_all_of_torchvision():
+    known = set(torchvision.models.list_models(module=torchvision.models))
+    assert known <= set(TORCHVISION) | set(TORCHVISION_TOKENS)
+
+
+@pytest.mark.parametrize("name", sorted(TORCHVISION))
+def test_torchvision(name):
+    size = 299 if name == "inception_v3" else 224
+    assert egcam.find_layer(torchvision_model(name), torch.empty(1, 3, size, size)) == TORCHVISION[name]
+
+
+@pytest.mark.parametrize("name", TORCHVISION_TOKENS)
+def test_torchvision_transformers_are_refused_with_a_proposal(name):
+    with pytest.raises(LayerError, match=r"ln_1' with reshape='tokens'"):
+        egcam.find_layer(torchvision_model(name), torch.empty(1, 3, 224, 224))
+
+
+@pytest.mark.parametrize("name", sorted(TIMM))
+def test_timm(name):
+    model = timm_model(name)
+    assert egcam.find_layer(model, torch.empty(1, *model.default_cfg["input_size"], device="meta")) == TIMM[name]
+
+
+@pytest.mark.parametrize("name", sorted(TIMM_WITHOUT_MAPS))
+def test_timm_networks_without_maps_are_refused_with_a_proposal(name):
+    model = timm_model(name)
+    with pytest.raises(LayerError) as caught:
+        egcam.find_layer(model, torch.empty(1, *model.default_cfg["input_size"], device="meta"))
+    assert TIMM_WITHOUT_MAPS[name] in str(caught.value)
+
+
+def test_the_proposal_for_a_transformer_works():
+    torch.manual_seed(0)
+    model = torchvision.models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
+    nn.init.normal_(model.heads.head.weight)
+    images = torch.rand(2, 3, 32, 32)
+    with pytest.raises(LayerError) as caught:
+        egcam.explain(model, images)
+    assert "layer='encoder.layers.encoder_layer_1.ln_1' with reshape='tokens'" in str(caught.value)
+    cam = egcam.GradCAM(model, "encoder.layers.encoder_layer_1.ln_1", reshape="tokens", signed=True)
+    found = cam(images, target=1)
+
+    tokens, gradients = _tokens_and_gradients(model, images)
+    weights = gradients[:, 1:].mean(1)
+    expected = (tokens[:, 1:] * weights[:, None]).sum(2).reshape(2, 4, 4)
+    assert torch.allclose(found.maps, expected, atol=1e-6)
+
+
+def _tokens_and_gradients(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    kept = []
+
+    def keep(module: nn.Module, args: object, output: Tensor) -> None:
+        output.retain_grad()
+        kept.append(output)
+
+    handle = model.encoder.layers.encoder_layer_1.ln_1.register_forward_hook(keep)
+    model(images)[:, 1].sum().backward()
+    handle.remove()
+    return kept[0].detach(), kept[0].grad
+
+
+class Multilayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(images)
+
+
+def test_a_network_without_any_map_is_refused():
+    with pytest.raises(LayerError, match="none of its modules puts out feature maps"):
+        egcam.find_layer(Multilayer(), torch.rand(1, 3, 4, 4))
+
+
+class DataDependent(nn.Module):
+    """Cannot run on meta tensors: it looks at values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.last = nn.Conv2d(4, 6, 3)
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.conv(images)
+        if float(hidden.sum()) > 1e9:
+            hidden = hidden * 2
+        return self.fc(self.last(hidden).relu().mean((2, 3)))
+
+
+def test_a_network_that_looks_at_values_is_run_for_real():
+    assert egcam.find_layer(DataDependent(), torch.rand(1, 3, 12, 12)) == "last"
+
+
+def test_an_inplace_relu_is_told_from_the_convolution_whose_output_it_changes():
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+    assert egcam.find_layer(net, torch.rand(1, 3, 8, 8)) == "1"
+
+
+def test_as_many_channels_as_classes_is_still_a_feature_layer_when_weights_follow():
+    net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 5))
+    assert egcam.find_layer(net, torch.rand(1, 3, 8, 8)) == "1"
+
+
+class SharedReLU(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.second = nn.Conv2d(4, 4, 3)
+        self.relu = nn.ReLU()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.relu(self.second(self.relu(self.first(images)))).mean((2, 3)))
+
+
+def test_a_module_that_runs_twice_is_named_with_its_call():
+    assert egcam.find_layer(SharedReLU(), torch.rand(1, 3, 8, 8)) == "relu:2"
+
+
+def test_finding_leaves_the_model_alone():
+    net = SharedReLU().train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    egcam.find_layer(net, torch.rand(1, 3, 8, 8))
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())

@@ -1,0 +1,277 @@
+"""The page in a real browser, with the embedded network: what a person does with a mouse, with keys, on a phone."""
+
+from __future__ import annotations
+
+import io
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from egcam.attribution.explanation import Explanation
+from egcam.attribution.registry import create
+from egcam.errors import MissingExtraError
+from egcam.models.zoo import Classifier, load
+from egcam.photos.demo import PHOTOGRAPHS
+from egcam.web.server import Running, serve
+from support.browser import chromium, click, foreign_requests, open_tab, programs, text, until
+from support.tiny_page import bomb
+
+pytest.importorskip("gradio", reason="the extra app is not installed")
+pytest.importorskip("skimage", reason="the extra demo is not installed")
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Classifier:
+    programs()
+    try:
+        return load()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def running(classifier: Classifier) -> Iterator[Running]:
+    with serve(classifier) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def browser(running: Running, downloads: Path) -> Iterator[Any]:
+    with chromium(downloads) as window:
+        yield window
+
+
+@pytest.fixture
+def window(browser: Any, running: Running) -> Iterator[Any]:
+    """The page, freshly loaded, on a desktop's width."""
+    browser.get(running.url)
+    until(lambda: "to begin" in text(browser, "#status"), "the page")
+    yield browser
+    assert foreign_requests(browser, running.url) == []
+
+
+def _explained(window: Any) -> str:
+    return until(lambda: "took" in text(window, "#status") and text(window, "#explain-pane h3"), "the explanation")
+
+
+def _pixels(window: Any, selector: str) -> np.ndarray:
+    """A picture as the browser shows it."""
+    address = window.find_element("css selector", selector).get_attribute("src")
+    content = io.BytesIO(b64decode(address.split(",", 1)[1]))
+    with Image.open(content) as image:
+        return np.asarray(image.convert("RGB"), dtype=float)
+
+
+def _photo(folder: Path, name: str = "coffee") -> Path:
+    file = folder / f"{name}.jpg"
+    next(one for one in PHOTOGRAPHS if one.name == name).read().save(file, quality=95)
+    return file
+
+
+def _send(window: Any, file: Path) -> None:
+    until(lambda: window.find_elements("css selector", "#drop input[type=file]"), "the drop zone")[0].send_keys(
+        str(file)
+    )
+
+
+def _right(classifier: Classifier, file: Path, target: int | None, method: str) -> Explanation:
+    with Image.open(file) as image:
+        images = classifier.preprocess(image.convert("RGB"))[None]
+    return create(method, classifier.model)(images, target)
+
+
+def _tick(window: Any, group: str, *wanted: str) -> None:
+    """Tick these methods and no others."""
+    for box in window.find_elements("css selector", f"{group} label"):
+        if box.find_element("css selector", "input").is_selected() != (box.text in wanted):
+            box.click()
+
+
+def _few_samples(window: Any) -> None:
+    click(window, "#settings button")
+    box = until(lambda: window.find_element("css selector", "#samples input[type=number]"), "the samples")
+    until(lambda: box.is_displayed(), "the settings")
+    box.clear()
+    box.send_keys("4\t")
+
+
+def test_upload_explain_change_class_compare_saturation_download(
+    window: Any, classifier: Classifier, tmp_path: Path, downloads: Path
+) -> None:
+    _few_samples(window)
+    file = _photo(tmp_path)
+    _send(window, file)
+    assert _explained(window).startswith("Why “espresso”")
+    labels = window.find_elements("css selector", "#top label")
+    assert len(labels) == 5
+    assert "espresso" in labels[0].text
+    before = _pixels(window, "#explain-pane .eg-ours img")
+
+    labels[1].click()
+    second = labels[1].text.split("  ")[0].rsplit(" ", 1)[0]
+    until(lambda: second in text(window, "#explain-pane h3"), f"{second} explained")
+    after = _pixels(window, "#explain-pane .eg-ours img")
+    assert np.abs(before - after).mean() > 1
+    shown = window.find_element("css selector", "#target input").get_attribute("value")
+    assert shown.startswith(second)
+
+    open_tab(window, "Compare")
+    _tick(window, "#methods", "Grad-CAM", "LayerCAM")
+    click(window, "#compare")
+    until(lambda: "2 methods in" in text(window, "#status"), "the comparison")
+    pictures = window.find_elements("css selector", "#compare-pane img")
+    methods = [one.get_attribute("data-method") for one in pictures]
+    assert methods == ["", "grad-cam", "layer-cam"]
+    assert all(one.get_attribute("alt") for one in pictures)
+
+    click(window, "#compare-maps")
+    saved = until(lambda: list(downloads.glob("*.npz")), "the download")[0]
+    target = int(shown.rsplit("(", 1)[1].rstrip(")"))
+    with np.load(saved, allow_pickle=False) as arrays:
+        for method in methods[1:]:
+            right = _right(classifier, file, target, method).maps[0].numpy()
+            np.testing.assert_allclose(arrays[f"maps/{method}"], right, rtol=1e-3, atol=1e-5 * np.abs(right).max())
+    for kind in ("png", "svg"):
+        click(window, f"#compare-{kind}")
+        until(lambda kind=kind: list(downloads.glob(f"*.{kind}")), f"the {kind}")
+
+    open_tab(window, "Saturation")
+    click(window, "#saturate")
+    until(lambda: "Can the plain gradient be trusted here?" in text(window, "#saturation-pane"), "the verdict")
+    assert window.find_element("css selector", "#saturation-pane img").size["width"] > 300
+
+
+def test_metrics_and_stop(window: Any) -> None:
+    click(window, "#sample-chelsea")
+    _explained(window)
+    open_tab(window, "Metrics")
+    _tick(window, "#measured", "Grad-CAM", "LayerCAM")
+    click(window, "#measure")
+    until(lambda: text(window, "#status") == "Measured.", "the scores")
+    cells = [float(cell.text) for cell in window.find_elements("css selector", ".eg-scores td")]
+    assert len(cells) == 10
+    assert all(0 <= value <= 12 for value in cells)
+
+    open_tab(window, "Compare")
+    _tick(window, "#methods", "Grad-CAM", "Score-CAM")
+    click(window, "#compare")
+    until(lambda: "Score-CAM" in text(window, "#status"), "Score-CAM")
+    click(window, "#stop")
+    until(lambda: "Stopped" in text(window, "#status"), "the stop")
+    # The network is free again: another picture is explained long before Score-CAM would have been done.
+    click(window, "#sample-coffee")
+    until(lambda: "took" in text(window, "#status"), "the next explanation")
+    open_tab(window, "Explain")
+    assert "espresso" in text(window, "#explain-pane h3")
+
+
+def test_what_is_no_image_is_told_on_the_page(window: Any, tmp_path: Path) -> None:
+    (tmp_path / "list.png").write_text("a shopping list")
+    _send(window, tmp_path / "list.png")
+    until(lambda: "“list.png” is text, not an image" in text(window, "#status .eg-error"), "the sentence")
+    (tmp_path / "bomb.png").write_bytes(bomb())
+    _send(window, tmp_path / "bomb.png")
+    until(lambda: "“bomb.png” is too large" in text(window, "#status .eg-error"), "the sentence")
+    _send(window, _photo(tmp_path, "coffee"))
+    assert _explained(window).startswith("Why “espresso”")
+
+
+PASTE = """
+const [file] = arguments;
+const canvas = document.createElement('canvas');
+canvas.width = canvas.height = 64;
+canvas.toBlob((blob) => {
+  const data = new DataTransfer();
+  data.items.add(new File([blob], file, {type: 'image/png'}));
+  document.dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true}));
+});
+"""
+
+
+def test_an_image_can_be_pasted(window: Any) -> None:
+    window.execute_script(PASTE, "pasted.png")
+    _explained(window)
+    assert "pasted.png" in text(window, "#seen")
+
+
+def test_two_tabs_do_not_mix(window: Any, running: Running, tmp_path: Path) -> None:
+    first = window.current_window_handle
+    window.switch_to.new_window("tab")
+    second = window.current_window_handle
+    window.get(running.url)
+    until(lambda: "to begin" in text(window, "#status"), "the second tab")
+    click(window, "#sample-rocket")
+    window.switch_to.window(first)
+    click(window, "#sample-chelsea")
+    assert "cat" in _explained(window)
+    window.switch_to.window(second)
+    assert "cat" not in _explained(window)
+    assert "rocket" in text(window, "#seen")
+    window.close()
+    window.switch_to.window(first)
+    assert "cat" in text(window, "#explain-pane h3")
+
+
+def test_with_the_keyboard_alone(window: Any) -> None:
+    """Tab reaches the drop zone, samples, classes and tabs; Enter and Space work them."""
+    from selenium.webdriver.common.keys import Keys
+
+    def press_until(check: str, most: int = 40) -> Any:
+        for _ in range(most):
+            window.switch_to.active_element.send_keys(Keys.TAB)
+            active = window.switch_to.active_element
+            if window.execute_script(f"return arguments[0].matches({check!r})", active):
+                return active
+        raise AssertionError(f"the keyboard never reached {check}")
+
+    reached = press_until("#stop")
+    reached = press_until("#drop button")
+    assert window.execute_script("return getComputedStyle(arguments[0]).outlineStyle", reached) == "solid"
+    press_until("#sample-chelsea").send_keys(Keys.ENTER)
+    before = _explained(window)
+    press_until("#top label:nth-child(2) input").send_keys(Keys.SPACE)
+    until(lambda: text(window, "#explain-pane h3") not in ("", before), "the next class")
+    press_until("button[role=tab]").send_keys(Keys.ENTER)
+    press_until("#explain")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_on_a_phone_nothing_runs_over_the_side(running: Running, tmp_path: Path, dark: bool) -> None:
+    with chromium(tmp_path, 390, 844, dark) as window:
+        window.get(running.url)
+        until(lambda: "to begin" in text(window, "#status"), "the page")
+        click(window, "#sample-chelsea")
+        _explained(window)
+        for tab in ("Compare", "Metrics", "Saturation", "Explain"):
+            open_tab(window, tab)
+            wide = window.execute_script(
+                "return [...document.querySelectorAll('.gradio-container *')].filter((one) => one.checkVisibility() && "
+                "!one.closest('.eg-wide, .visually-hidden, svg') && one.getBoundingClientRect().right > innerWidth + 1)"
+                ".map((one) => one.outerHTML.slice(0, 120))"
+            )
+            assert wide == []
+            assert window.execute_script("return document.documentElement.scrollWidth") <= 390
+        assert window.execute_script("return document.body.classList.contains('dark')") == dark
+
+
+def test_every_control_has_a_name(window: Any) -> None:
+    click(window, "#sample-coffee")
+    _explained(window)
+    nameless = window.execute_script(
+        "return [...document.querySelectorAll('button, input, select, textarea, img')].filter((one) => "
+        "one.checkVisibility({visibilityProperty: true}) && one.type !== 'file' && !(one.getAttribute('aria-label') || "
+        "one.alt || one.innerText?.trim() || one.labels?.length || one.title || one.closest('label')))"
+        ".map((one) => one.outerHTML.slice(0, 160))"
+    )
+    assert nameless == []
