@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from egcam.studies.config import as_dict
 from egcam.studies.records import Outcome, Score, Unit, failed
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
 
@@ -53,7 +52,7 @@ class InMemory:
     @property
     def manifest(self) -> Any:
         return SimpleNamespace(
-            study=as_dict(self.of),
+            study=self.of.model_dump(),
             versions={"egcam": "1.0", "torch": "2.0"},
             data=self.data,
             models=self.models or {model.label: {"size": [8, 8]} for model in self.of.models},

@@ -12,7 +12,6 @@ from torch import nn
 
 import egcam
 from egcam.metrics.faithfulness import sufficiency, sufficiency_of
-from egcam.studies.config import as_dict
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results, ResultsError
@@ -188,7 +187,7 @@ def stored(folder, source, sizes=(8, 8)):
     """The same results, written to a store in a folder."""
     of = source.of
     models = {model.label: ModelRecord("0" * 64, 10, "layer4", sizes) for model in of.models}
-    manifest = Manifest(as_dict(of), DataRecord("six squares", 6, ""), models, source.units)
+    manifest = Manifest(of.model_dump(), DataRecord("six squares", 6, ""), models, source.units)
     store = Store(folder)
     store.begin(manifest)
     full = []

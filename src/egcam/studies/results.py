@@ -21,7 +21,6 @@ from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
-from egcam.studies.config import study_from
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
 
@@ -128,7 +127,7 @@ class Results:
     def of(cls, source: Sourced) -> Results:
         """The results in a source or a folder."""
         found = opened(source)
-        return cls(found, study_from(found.manifest.study), tuple(found.outcomes()))
+        return cls(found, Study.model_validate(found.manifest.study), tuple(found.outcomes()))
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from egcam.metrics.registry import metric
 from egcam.studies.buffer import Saver
-from egcam.studies.config import as_dict, identity, load_study
+from egcam.studies.config import identity, load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.engines import Engine, Job, Shard, make_engine
@@ -151,7 +151,7 @@ def job_of(study: Study, manifest: Manifest) -> Job:
         for label, one in manifest.models.items()
     }
     began_with = {"models": models, "references": manifest.references}
-    config = {**as_dict(study), BEGAN_WITH: began_with}
+    config = {**study.model_dump(), BEGAN_WITH: began_with}
     return Job(FACTORY, config, _each(study), threads=study.threads, device=study.device)
 
 
@@ -164,7 +164,7 @@ def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> 
     """What the folder says about itself."""
     device = next(iter(networks.values())).device
     return Manifest(
-        study=as_dict(study),
+        study=study.model_dump(),
         data=DataRecord(data.description, len(data), names_checksum(data.names), sampled(data, _CONTENTS_READ)),
         models={label: network.record for label, network in networks.items()},
         units=len(data) * len(study.models) * len(study.methods),
