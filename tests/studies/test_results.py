@@ -187,7 +187,7 @@ def stored(folder, source, sizes=(8, 8)):
     """The same results, written to a store in a folder."""
     of = source.of
     models = {model.label: ModelRecord("0" * 64, 10, "layer4", sizes) for model in of.models}
-    manifest = Manifest(of.model_dump(), DataRecord("six squares", 6, ""), models, source.units)
+    manifest = Manifest(of.model_dump(), DataRecord("six squares"), models, source.units)
     store = Store(folder)
     store.begin(manifest)
     full = []

@@ -101,7 +101,8 @@ def identity(study: Study) -> dict[str, Any]:
     Data and weights are known by their checksums, so a folder may have another name on another machine.
     """
     values = study.model_dump()
-    for key in ("path", "annotations", "masks", "labels"):
+    # Which images are taken changes none of their numbers.
+    for key in ("path", "annotations", "masks", "labels", "images", "classes", "part"):
         values["data"].pop(key)
     for one in values["models"]:
         one["weights"] = one["weights"] if one["weights"] in (None, RANDOM) else "a file"

@@ -127,7 +127,11 @@ class Results:
     def of(cls, source: Sourced) -> Results:
         """The results in a source or a folder."""
         found = opened(source)
-        return cls(found, Study.model_validate(found.manifest.study), tuple(found.outcomes()))
+        study = Study.model_validate(found.manifest.study)
+        models, methods = {one.label for one in study.models}, {one.name for one in study.methods}
+        # A folder may also hold what an earlier form of the study asked for.
+        asked = (one for one in found.outcomes() if one.unit.model in models and one.unit.method in methods)
+        return cls(found, study, tuple(asked))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -151,8 +155,16 @@ class Results:
 
     @property
     def complete(self) -> bool:
-        """Whether every unit has an outcome."""
-        return len(self._by_unit) >= self.units
+        """Whether every unit has an outcome with all metrics."""
+        return sum(map(self.is_whole, self.outcomes)) >= self.units
+
+    def is_whole(self, outcome: Outcome) -> bool:
+        """Whether an outcome has all metrics; one from before the study grew lacks some."""
+        return self._each <= {score.metric for score in outcome.scores}
+
+    @cached_property
+    def _each(self) -> frozenset[str]:
+        return frozenset(name for name in self.metrics if not metric_called(name).whole_set)
 
     @cached_property
     def failures(self) -> list[Failure]:
