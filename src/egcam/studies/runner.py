@@ -17,8 +17,8 @@ from egcam.studies.engines import Engine, Job, Shard, make_engine
 from egcam.studies.inputs import Inputs, check_unchanged, sampled
 from egcam.studies.manifest import DataRecord, Manifest, versions
 from egcam.studies.networks import Described, describe_networks
-from egcam.studies.plan import WHOLE, Part, belongs, left, planned, shard_size, shards
 from egcam.studies.parquet import MAP
+from egcam.studies.plan import WHOLE, Part, belongs, left, planned, shard_size, shards
 from egcam.studies.plugins import plugin_checksum
 from egcam.studies.pools import pool_checksums
 from egcam.studies.records import Outcome, Unit
