@@ -84,7 +84,8 @@ class Store:
     def begin(self, manifest: Manifest, mix_versions: bool = False) -> None:
         """Make the folder, or check that what is in it may be gone on with.
 
-        Behind a URL, hold the lock before: there two runs that begin at the same instant do not see each other.
+        Behind a URL two runs that begin at the same instant do not see each other. Should their settings differ, the
+        parts of one are refused when they are read.
 
         Args:
             manifest: of the run that begins. A folder with another configuration, data or models is refused.
