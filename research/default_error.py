@@ -15,9 +15,9 @@ import os
 from pathlib import Path
 from statistics import median
 
+import networks
 import torch
 
-import networks
 from egcam import ExpectedGradCAM
 from egcam.models import zoo
 from egcam.photos.files import read_image

@@ -15,12 +15,12 @@ import os
 from pathlib import Path
 
 import torch
+from networks import body, coarse_class
 from PIL import ImageOps
 from torch import Tensor, nn
 
 from egcam.models.preprocessing import Preprocessing
 from egcam.photos.files import read_image
-from networks import body, coarse_class
 
 Images = list[tuple[Path, int]]
 VIEWS = (Preprocessing(), Preprocessing(resize=224))

@@ -36,6 +36,7 @@ HEAVY = (
     "timm",
     "matplotlib",
     "pandas",
+    "pydantic",
     "skimage",
     "captum",
     "typer",

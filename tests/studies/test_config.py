@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from egcam.studies.config import StudyError, as_dict, identity, load_study, read_study, study_from
-from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, ReferenceSpec
+from egcam.studies.config import StudyError, identity, load_study, read_study
+from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, ReferenceSpec, Study
 from support.tiny_study import STUDY, write_study
 
 
@@ -67,7 +67,7 @@ def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
 
 def test_plain_data_and_back(tmp_path):
     study = load_study(write_study(tmp_path))
-    assert study_from(json.loads(json.dumps(as_dict(study)))) == study
+    assert Study.model_validate(json.loads(json.dumps(study.model_dump()))) == study
 
 
 def test_identity_is_free_of_places_and_of_what_is_shown(tmp_path):

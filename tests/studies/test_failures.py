@@ -14,7 +14,7 @@ import egcam
 from egcam.cli import app
 from egcam.errors import FailedEvaluationWarning
 from egcam.evaluation.failures import failures_collected, is_out_of_memory
-from egcam.studies.config import as_dict, load_study
+from egcam.studies.config import load_study
 from egcam.studies.progress import status
 from egcam.studies.records import Unit
 from egcam.studies.runner import run_study
@@ -174,7 +174,7 @@ def test_an_undefined_score_fails_nothing(tmp_path):
 @pytest.mark.parametrize(("most", "batch"), [(4, 4), (2, 2), (1, 1)])
 def test_too_little_memory_halves_the_batch(tmp_path, request, most, batch):
     study = load_study(troubled(tmp_path, request))
-    bench = open_bench(as_dict(study))
+    bench = open_bench(study.model_dump())
     usual = bench(Unit("a", "copy", 0))
     trouble(tmp_path, "OutOfMemoryError", most)
     (tmp_path / "batches").unlink()
@@ -202,7 +202,7 @@ def test_a_smaller_batch_is_kept_with_the_outcome_and_said(tmp_path, request):
 
 
 def test_an_error_that_is_none_of_memory_is_not_tried_in_smaller_batches(tmp_path, request):
-    bench = open_bench(as_dict(load_study(troubled(tmp_path, request))))
+    bench = open_bench(load_study(troubled(tmp_path, request)).model_dump())
     trouble(tmp_path, "KeyError")
     assert bench(Unit("a", "copy", 0)).error == "KeyError: 'no room: out of memory'"
     assert set((tmp_path / "batches").read_text().split()) == {"None"}

@@ -12,7 +12,6 @@ from torch import nn
 
 import egcam
 from egcam.metrics.faithfulness import sufficiency, sufficiency_of
-from egcam.studies.config import as_dict
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results, ResultsError
@@ -113,7 +112,7 @@ def explained(network, methods, metrics, threshold):
     options = {"threshold": threshold}
     specs = tuple(MetricSpec(name, options if name == "sufficiency" else {}) for name in metrics)
     of = study(methods, specs)
-    source = InMemory(of, [], len(methods) * len(images), models={"net": {"size": [16, 16]}})
+    source = InMemory(of, [], len(methods) * len(images), models={"net": ModelRecord("", 0, "", (16, 16))})
     predictions = net(images).argmax(1)
     for method in methods:
         maps = egcam.explain(net, images, method=method, layer="4").maps
@@ -188,29 +187,11 @@ def stored(folder, source, sizes=(8, 8)):
     """The same results, written to a store in a folder."""
     of = source.of
     models = {model.label: ModelRecord("0" * 64, 10, "layer4", sizes) for model in of.models}
-    manifest = Manifest(as_dict(of), DataRecord("six squares", 6, ""), models, source.units)
+    manifest = Manifest(of.model_dump(), DataRecord("six squares"), models, source.units)
     store = Store(folder)
     store.begin(manifest)
-    full = []
-    for one in source.done:
-        model, method, image = one.unit
-        curves = {
-            metric: by_method[method][image]
-            for (label, metric), by_method in source.all_curves.items()
-            if label == model and image in by_method.get(method, {})
-        }
-        full.append(
-            Outcome(
-                **{
-                    **vars(one),
-                    "curves": curves,
-                    "coarse": source.all_maps.get((model, method), {}).get(image),
-                    "picture": source.all_pictures.get(model, {}).get(image),
-                }
-            )
-        )
     with store.lock():
-        store.write(full)
+        store.write(source.full())
     return store
 
 

@@ -11,7 +11,7 @@ from egcam.attribution.references import Images
 from egcam.imageops import heatmaps
 from egcam.models.zoo import load
 from egcam.photos.files import read_image
-from egcam.studies.config import StudyError, as_dict, load_study
+from egcam.studies.config import StudyError, load_study
 from egcam.studies.cost import study_passes
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import DataError
@@ -259,7 +259,7 @@ def test_the_watcher_is_told_everything(folder, tmp_path):
 
 
 def test_a_unit_does_not_depend_on_those_before_it(folder):
-    config = as_dict(load_study(folder / "study.toml"))
+    config = load_study(folder / "study.toml").model_dump()
     units = [Unit("a", "expected", 1), Unit("b", "grad-cam", 0), Unit("a", "grad-cam", 1), Unit("a", "expected", 3)]
     bench = open_bench(config)
     together = {unit: bench(unit) for unit in units}
@@ -276,7 +276,7 @@ def test_a_method_may_have_a_reference_of_its_own(tmp_path):
         '[method.data]\nmethod = "expected-grad-cam"\nsamples = 4\nreference = "data"\n[method.expected]',
     )
     study = load_study(write_study(tmp_path, text=text))
-    bench = open_bench(as_dict(study))
+    bench = open_bench(study.model_dump())
     coarse = {method: bench(Unit("a", method, 1)).coarse for method in ("expected", "black", "data")}
     np.testing.assert_array_equal(coarse["data"], coarse["expected"])
     classifier = bench.network("a").classifier
@@ -297,8 +297,8 @@ def test_maps_are_kept_also_where_methods_are_made_by_name(folder, tmp_path):
     text = STUDY.replace('"max-sensitivity"]', '"model-randomization"]').replace(
         "[metric.max-sensitivity]\nsamples = 2", "[metric.model-randomization]\nstages = 1"
     )
-    by_name = open_bench(as_dict(load_study(write_study(tmp_path, text=text))))(Unit("a", "expected", 1))
-    usual = open_bench(as_dict(load_study(folder / "study.toml")))(Unit("a", "expected", 1))
+    by_name = open_bench(load_study(write_study(tmp_path, text=text)).model_dump())(Unit("a", "expected", 1))
+    usual = open_bench(load_study(folder / "study.toml").model_dump())(Unit("a", "expected", 1))
     np.testing.assert_array_equal(by_name.coarse, usual.coarse)
     assert [score.metric for score in by_name.scores] == ["insertion", "deletion", "sparseness", "model-randomization"]
     assert by_name.scores[0].value == pytest.approx(usual.scores[0].value, rel=1e-5)

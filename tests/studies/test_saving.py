@@ -1,6 +1,3 @@
-import threading
-import time
-
 import pytest
 
 from egcam.studies import buffer
@@ -37,20 +34,14 @@ def test_and_also_after_an_error_or_interrupt():
     assert images(parts) == [[0]]
 
 
-def test_outcomes_do_not_wait_for_others(monkeypatch):
-    monkeypatch.setattr(buffer, "SOONEST", 0.02)
-    written = threading.Event()
-    with Saver(lambda outcomes: written.set()) as saver:
-        saver.add([outcome(0)])
-        assert written.wait(10)
-
-
 def test_patience_grows_with_the_run():
-    now = [0.0]
-    saver = Saver(lambda outcomes: None, clock=lambda: now[0])
-    for passed, patience in ((0, 1.0), (50, 1.0), (500, 5.0), (100_000, 30.0)):
-        now[0] = passed
-        assert saver._patience() == patience
+    """A hundredth of the time the run has taken, from 1 to 30 seconds, counted from the last write."""
+    now, parts = [0.0], []
+    with Saver(parts.append, clock=lambda: now[0]) as saver:
+        for moment in (0.5, 1.0, 1.9, 2.0, 500.0, 504.9, 505.1, 100_000.0, 100_029.0, 100_031.0):
+            now[0] = moment
+            saver.add([outcome(int(10 * moment))])
+    assert images(parts) == [[5, 10], [19, 20], [5000], [5049, 5051], [1_000_000], [1_000_290, 1_000_310]]
 
 
 def test_many_are_written_at_once(monkeypatch):
@@ -64,21 +55,23 @@ def test_many_are_written_at_once(monkeypatch):
     assert images(parts) == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_what_cannot_be_written_is_told(monkeypatch):
-    monkeypatch.setattr(buffer, "SOONEST", 0.01)
+def test_what_cannot_be_written_is_told_and_not_tried_again():
+    tried = []
 
     def full(outcomes):
+        tried.append(len(outcomes))
         raise OSError("no space left")
 
-    def add_for_long():
-        with Saver(full) as saver:
-            for number in range(500):
-                saver.add([outcome(number)])
-                time.sleep(0.01)
-            pytest.fail("nobody was told")
+    moments = iter((0.0, 0.5, 1.5))
+
+    def add_two():
+        with Saver(full, clock=lambda: next(moments)) as saver:
+            saver.add([outcome(0)])
+            saver.add([outcome(1)])
 
     with pytest.raises(OSError, match="no space left"):
-        add_for_long()
+        add_two()
+    assert tried == [2]
 
 
 def test_a_failing_last_write_is_told_too():

@@ -259,14 +259,13 @@ class TestContract:
         store.write([sample_outcome(unit) for unit in UNITS[:3]])
         assert [bits(one) for one in store.outcomes()] == [bits(sample_outcome(unit)) for unit in UNITS[:5]]
 
-    def test_lock(self, store):
-        refused = pytest.raises(
-            StoreError, match=rf"is in use by process {os.getpid()} on .*; wait for it, or use another"
-        )
-        with store.lock((1, 2)), Store(store.folder).lock((2, 2)), refused:
-            Store(store.folder).lock().__enter__()
-        with store.lock():
-            pass
+
+def test_lock(local):
+    refused = pytest.raises(StoreError, match=rf"is in use by process {os.getpid()} on .*; wait for it, or use another")
+    with local.lock((1, 2)), Store(local.folder).lock((2, 2)), refused:
+        Store(local.folder).lock().__enter__()
+    with local.lock():
+        pass
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,20 +1,22 @@
-"""Results of a study in memory: what a store would give, from scores made up by the test."""
+"""Results of a study in memory: a store with scores made up by the test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from io import BytesIO
-from types import SimpleNamespace
+from itertools import count
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from egcam.studies.config import as_dict
+from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
 from egcam.studies.records import Outcome, Score, Unit, failed
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
+from egcam.studies.store import Store
 
+_numbers = count()
 METHODS = ("grad-cam", "layer-cam", "expected-grad-cam")
 METRICS = ("insertion", "deletion", "sparseness")
 
@@ -37,41 +39,44 @@ def study(
     )
 
 
-@dataclass
-class InMemory:
-    """A source: what a store gives, from dictionaries."""
+class InMemory(Store):
+    """A store in memory whose content tests change at will: it is written anew whenever it is read."""
 
-    of: Study
-    done: list[Outcome]
-    units: int
-    all_curves: dict[tuple[str, str], dict[str, dict[int, Any]]] = field(default_factory=dict)
-    all_maps: dict[tuple[str, str], dict[int, Any]] = field(default_factory=dict)
-    all_pictures: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    models: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=lambda: {"description": "six squares", "images": 6})
+    def __init__(self, of: Study, done: list[Outcome], units: int, models: Mapping[str, ModelRecord] = {}) -> None:
+        super().__init__(f"memory://results-in-memory-{next(_numbers)}")
+        self.of, self.done, self.units = of, done, units
+        self.models = models or {model.label: ModelRecord("", 0, "", (8, 8)) for model in of.models}
+        self.all_curves: dict[tuple[str, str], dict[str, dict[int, Any]]] = {}
+        self.all_maps: dict[tuple[str, str], dict[int, Any]] = {}
+        self.all_pictures: dict[str, dict[int, bytes]] = {}
 
     @property
-    def manifest(self) -> Any:
-        return SimpleNamespace(
-            study=as_dict(self.of),
-            versions={"egcam": "1.0", "torch": "2.0"},
-            data=self.data,
-            models=self.models or {model.label: {"size": [8, 8]} for model in self.of.models},
-            units=self.units,
-            created="2026-01-02T03:04:05+00:00",
-        )
+    def manifest(self) -> Manifest:
+        versions, created = {"egcam": "1.0", "torch": "2.0"}, "2026-01-02T03:04:05+00:00"
+        data = DataRecord("six squares")
+        return Manifest(self.of.model_dump(), data, self.models, self.units, versions=versions, created=created)
 
-    def outcomes(self) -> list[Outcome]:
-        return list(self.done)
+    def full(self) -> list[Outcome]:
+        """The outcomes with their curves, maps and pictures."""
+        return [
+            replace(
+                one,
+                curves={
+                    metric: by_method[one.unit.method][one.unit.image]
+                    for (model, metric), by_method in self.all_curves.items()
+                    if model == one.unit.model and one.unit.image in by_method.get(one.unit.method, {})
+                },
+                coarse=self.all_maps.get(one.unit[:2], {}).get(one.unit.image),
+                picture=self.all_pictures.get(one.unit.model, {}).get(one.unit.image),
+            )
+            for one in self.done
+        ]
 
-    def curves(self, model: str, metric: str) -> dict[str, dict[int, Any]]:
-        return self.all_curves.get((model, metric), {})
-
-    def maps(self, model: str, method: str) -> dict[int, Any]:
-        return self.all_maps.get((model, method), {})
-
-    def pictures(self, model: str) -> dict[int, bytes]:
-        return self.all_pictures.get(model, {})
+    def _table(self, *columns: Any, **choice: Any) -> Any:
+        for name in self._folder.names("parts"):
+            self._folder.remove(f"parts/{name}")
+        self.write(self.full())
+        return super()._table(*columns, **choice)
 
 
 Value = Callable[[str, str, str, int], float | str]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, names_checksum
+from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
 from egcam.studies.records import Outcome, Score, Unit
 
 MODELS = ("vgg16", "alexnet")
@@ -27,7 +27,7 @@ def sample_manifest(**changes: Any) -> Manifest:
     }
     values = {
         "study": study,
-        "data": DataRecord("four photographs", IMAGES, names_checksum(["a", "b", "c", "d"]), {"a": "e1 - -"}),
+        "data": DataRecord("four photographs", contents={"a": "e1 - -"}),
         "models": {name: ModelRecord(letter * 64, 10, "features") for name, letter in zip(MODELS, "ab", strict=True)},
         "units": len(UNITS),
         "versions": {"egcam": "0.1.0", "torch": "2.4.0", "numpy": "2.0.0", "python": "3.11.7", "cpu": "one"},

@@ -109,14 +109,17 @@ class Inputs:
     Args:
         known: contents by image.
         metrics: names of the metrics, for units that fail here.
+        names: of the images, which outcomes are kept under.
     """
 
-    def __init__(self, known: Mapping[int, str], metrics: tuple[str, ...]) -> None:
-        self._known, self._metrics = dict(known), metrics
+    def __init__(self, known: Mapping[int, str], metrics: tuple[str, ...], names: Sequence[str]) -> None:
+        self._known, self._metrics, self._names = dict(known), metrics, names
 
     def checked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes; those of an image that has changed as failures."""
-        return [self._checked(one) for one in outcomes]
+        # An engine that lost a worker does not know the image's name.
+        named = (one if one.name else replace(one, name=self._names[one.unit.image]) for one in outcomes)
+        return [self._checked(one) for one in named]
 
     def _checked(self, outcome: Outcome) -> Outcome:
         image = outcome.unit.image

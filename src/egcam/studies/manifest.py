@@ -21,7 +21,7 @@ from egcam.studies.storage import StoreError
 
 Plain: TypeAlias = Mapping[str, Any]
 
-FORMAT = 2
+FORMAT = 3
 # Another version of any of these can change the last digits of a score.
 DECISIVE_PACKAGES = ("egcam", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-image")
 _PACKAGES = (*DECISIVE_PACKAGES, "pandas", "pyarrow")
@@ -40,15 +40,13 @@ class DataRecord:
 
     Attributes:
         description: for people.
-        images: how many.
-        names: `names_checksum` of the images' names, in order.
+        names: of the images, in order; results go by them. None where images are known by their numbers alone.
         contents: of some of them by name (`egcam.studies.inputs.content_of`); those of two runs must agree.
         note: what a reader must know, such as a stand-in for data that was not to be had.
     """
 
     description: str
-    images: int
-    names: str
+    names: tuple[str, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
@@ -104,9 +102,12 @@ class Manifest:
         versions: of packages, Python, the system, processor and graphics card.
         created: when, UTC.
         further: other versions that were used since.
+        settings: what determines the numbers, of everything there ever was in the folder: "study" for what all
+            numbers hang on, "study.methods.cam", "models.vgg16" and so on for what some do.
+        earlier: the identities it had before it grew.
 
     Example:
-        >>> data = DataRecord("2 photographs", 2, names_checksum(["a.png", "b.png"]))
+        >>> data = DataRecord("2 photographs", ("a.png", "b.png"))
         >>> manifest = Manifest({"name": "small"}, data, {}, units=0)
         >>> Manifest.from_json(manifest.to_json()) == manifest
         True
@@ -125,6 +126,8 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     created: str = field(default_factory=_now)
     further: tuple[Surroundings, ...] = ()
+    settings: Plain = field(default_factory=dict)
+    earlier: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # As `json` gives it back, so that a manifest equals the one that is read: no tuples, no paths.
@@ -135,16 +138,27 @@ class Manifest:
             for label, one in self.models.items()
         }
         object.__setattr__(self, "models", plain)
+        object.__setattr__(self, "settings", {**self.settings, **self._own_settings()})
 
     @property
     def identity(self) -> str:
-        """SHA-256 of what determines the numbers, versions aside: results with the same one may lie in one folder."""
-        return sha256(json.dumps(self._decisive(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of what determines the numbers, versions aside."""
+        return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def identities(self) -> frozenset[str]:
+        """Those of all results that may lie in the folder."""
+        return frozenset((self.identity, *self.earlier))
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the study's order."""
         return tuple(one["name"] if isinstance(one, Mapping) else str(one) for one in self.study.get("methods", ()))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics, in the study's order."""
+        return tuple(one["name"] if isinstance(one, Mapping) else str(one) for one in self.study.get("metrics", ()))
 
     def to_json(self) -> str:
         """The manifest as text, always with the same keys in the same order."""
@@ -162,9 +176,10 @@ class Manifest:
                     f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by, or "
                     "begin anew in another --out"
                 )
-            values["data"] = DataRecord(**values["data"])
+            values["data"] = DataRecord(**{**values["data"], "names": tuple(values["data"]["names"])})
             values["models"] = {label: _model(one) for label, one in values["models"].items()}
             values["further"] = tuple(Surroundings(**one) for one in values["further"])
+            values["earlier"] = tuple(values["earlier"])
             manifest = cls(**values)
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{where} is damaged ({error}): restore it, or use another --out") from error
@@ -173,21 +188,29 @@ class Manifest:
         return manifest
 
     def differences(self, new: Manifest) -> list[str]:
-        """What determines the numbers and is not the same in `new`: a line "key: old -> new" each."""
-        return _differences(dict(_flat(self._decisive())), dict(_flat(new._decisive())))
+        """What determines the numbers of both and is not the same in `new`: a line "key: old -> new" each."""
+        return [
+            line
+            for key, old in self.settings.items()
+            if key in new.settings
+            for line in _differences(dict(_flat(old, key)), dict(_flat(new.settings[key], key)))
+        ]
 
     def joined(self, new: Manifest, where: str, mix_versions: bool = False) -> Manifest:
-        """This manifest after the run that `new` describes joins it, or an error where their results do not mix.
+        """The manifest after the run that `new` describes joins this one, or an error where their results do not mix.
+
+        Images, models, methods and metrics may come and go; what both have must have the same settings.
 
         Args:
             new: the run's own manifest.
             where: the folder, for errors.
             mix_versions: whether other versions of packages are accepted.
         """
-        if self.identity != new.identity:
+        differences = self.differences(new)
+        if differences:
             raise StoreError(
                 f"{where} holds results of another configuration, and they do not mix:\n"
-                + _listed(self.differences(new))
+                + _listed(differences)
                 + "\nUse another --out, or the old study file."
             )
         self._check_contents(new, where)
@@ -195,7 +218,17 @@ class Manifest:
         if not mix_versions:
             self._check_packages(known, new.versions, where)
         contents = {**new.data.contents, **self.data.contents}
-        joined = replace(self, study=new.study, data=replace(self.data, contents=contents))
+        joined = replace(
+            new,
+            data=replace(new.data, contents=contents),
+            versions=self.versions,
+            created=self.created,
+            further=self.further,
+            settings={**self.settings, **new.settings},
+            earlier=self.earlier,
+        )
+        if joined.identity != self.identity:
+            joined = replace(joined, earlier=(*self.earlier, self.identity))
         if new.versions in known:
             return joined
         return replace(joined, further=(*self.further, Surroundings(_now(), new.versions)))
@@ -233,19 +266,17 @@ class Manifest:
             + "\nInstall the old versions, use another --out, or accept it with mix_versions=True (--mix-versions)."
         )
 
-    def _decisive(self) -> dict[str, Any]:
-        """What determines the numbers, as nested plain data."""
-        return {
-            "study": self.study if self.decisive is None else self.decisive,
-            "seed": self.seed,
-            "threads": self.threads,
-            "device": self.device,
-            "data": {key: getattr(self.data, key) for key in ("images", "names")},
-            "models": {label: _decisive(model) for label, model in self.models.items()},
-            "models (in order)": list(self.models),
-            "checksums": dict(self.checksums),
-            "references": {source: dict(images) for source, images in self.references.items()},
-        }
+    def _own_settings(self) -> dict[str, Any]:
+        study = dict(self.study if self.decisive is None else self.decisive)
+        found: dict[str, Any] = {}
+        for kind in ("models", "methods", "metrics"):
+            if names := _names(study.get(kind, [])):
+                found |= {f"study.{kind}.{name}": one for name, one in zip(names, study.pop(kind), strict=True)}
+        found["study"] = study
+        found |= {key: getattr(self, key) for key in ("seed", "threads", "device")}
+        found |= {f"models.{label}": _decisive(model) for label, model in self.models.items()}
+        found |= {f"checksums.{name}": checksum for name, checksum in self.checksums.items()}
+        return found | {f"references.{source}": images for source, images in self.references.items()}
 
 
 def versions(device: str | torch.device | None = None) -> dict[str, str]:
@@ -294,16 +325,6 @@ def state_checksum(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def names_checksum(names: Iterable[str]) -> str:
-    """SHA-256 of names, in order.
-
-    Example:
-        >>> names_checksum(["ab", "c"]) == names_checksum(["a", "bc"])
-        False
-    """
-    return sha256(json.dumps(list(names)).encode()).hexdigest()
-
-
 def _model(values: Plain) -> ModelRecord:
     size = values["size"]
     return ModelRecord(**{**values, "size": None if size is None else (size[0], size[1])})
@@ -333,10 +354,7 @@ def _plain(values: Any, what: str) -> Any:
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """("models.vgg16.layer", value) for all that is in nested plain data; entries of lists go by their names."""
-    if isinstance(value, list) and (names := _names(value)):
-        yield f"{key} (in order)", names
-        value = dict(zip(names, value, strict=True))
+    """("models.vgg16.layer", value) for all that is in nested plain data."""
     if isinstance(value, Mapping) and value:
         for name, one in value.items():
             yield from _flat(one, f"{key}.{name}" if key else str(name))

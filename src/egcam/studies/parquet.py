@@ -1,6 +1,7 @@
 """Outcomes as Parquet: a part holds some of them, one row each, and its name holds its checksum.
 
 Columns: model, method, image, name, target, prediction, seconds, error, batch_size;
+holds: the names of the metrics with a score, and "(map)" with a map: what the unit need not be done for again;
 content, stamp: what the image was (see `egcam.studies.inputs`), "" where it could not be read;
 scores: list of (metric, value, seconds, cause); curves: list of (metric, values);
 coarse: shape and float32 values, row by row, little-endian; picture: an encoded image.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import gc
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -26,9 +27,10 @@ from egcam.studies.inputs import Seen
 from egcam.studies.records import Floats, Outcome, Score, Unit
 from egcam.studies.storage import StoreError
 
-FORMAT = "2"
-KEYS = ("model", "method", "image")
-OUTCOME = (*KEYS, "name", "target", "prediction", "seconds", "error", "scores", "batch_size")
+FORMAT = "3"
+MAP = "(map)"
+KEYS = ("model", "method", "image", "name")
+OUTCOME = (*KEYS, "target", "prediction", "seconds", "error", "scores", "batch_size")
 INPUT = ("content", "stamp")
 _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
@@ -37,6 +39,7 @@ _REPEATED = (
     "model",
     "method",
     "error",
+    "holds",
     "content",
     "stamp",
     "scores.list.element.metric",
@@ -77,17 +80,18 @@ def encode(outcomes: Sequence[Outcome], identity: str) -> bytes:
     pa, parquet = _arrow()
     units = [outcome.unit for outcome in outcomes]
     columns = {
-        "model": _texts(unit.model for unit in units),
-        "method": _texts(unit.method for unit in units),
+        "model": texts(unit.model for unit in units),
+        "method": texts(unit.method for unit in units),
         "image": pa.array([int(unit.image) for unit in units], pa.int64()),
-        "name": _texts(outcome.name for outcome in outcomes),
+        "name": texts(outcome.name for outcome in outcomes),
         "target": pa.array([int(outcome.target) for outcome in outcomes], pa.int64()),
         "prediction": pa.array([int(outcome.prediction) for outcome in outcomes], pa.int64()),
         "seconds": _doubles(outcome.seconds for outcome in outcomes),
-        "error": _texts(outcome.error for outcome in outcomes),
+        "error": texts(outcome.error for outcome in outcomes),
         "batch_size": pa.array([outcome.batch_size for outcome in outcomes], pa.int64()),
-        "content": _texts(outcome.content for outcome in outcomes),
-        "stamp": _texts(outcome.stamp for outcome in outcomes),
+        "holds": texts(map(_holds, outcomes)),
+        "content": texts(outcome.content for outcome in outcomes),
+        "stamp": texts(outcome.stamp for outcome in outcomes),
         "scores": _scores(outcomes),
         "curves": _curves(outcomes),
         "coarse": _maps(outcomes),
@@ -99,14 +103,14 @@ def encode(outcomes: Sequence[Outcome], identity: str) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode(data: bytes, identity: str, columns: Iterable[str], where: str) -> Any:
+def decode(data: bytes, identities: Collection[str], columns: Iterable[str], where: str) -> Any:
     """Columns of a part as an Arrow table; an error where it is of another study. `where` is for errors."""
     pa, parquet = _arrow()
     file = parquet.ParquetFile(pa.BufferReader(data))
     said = file.metadata.metadata or {}
     written_in, owner = (said.get(key, b"").decode() for key in (_FORMAT_KEY, _IDENTITY_KEY))
-    if owner != identity:
-        text = f"{where} belongs to another study ({owner[:12] or 'none'}…, this one is {identity[:12]}…)"
+    if owner not in identities:
+        text = f"{where} belongs to another study ({owner[:12] or 'none'}…)"
         raise StoreError(f"{text}: results of two studies do not mix; move it to where it came from")
     if written_in != FORMAT:
         raise StoreError(f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by")
@@ -156,14 +160,19 @@ def maps(table: Any) -> Iterator[Floats | None]:
         yield None if one is None else np.frombuffer(one["values"], "<f4").reshape(one["shape"]).astype(np.float32)
 
 
+def _holds(outcome: Outcome) -> str:
+    kept = [] if outcome.coarse is None else [MAP]
+    return " ".join([*(score.metric for score in outcome.scores), *kept])
+
+
 def _scores(outcomes: Sequence[Outcome]) -> Any:
     pa, _ = _arrow()
     scores = [score for outcome in outcomes for score in outcome.scores]
     entries = {
-        "metric": _texts(score.metric for score in scores),
+        "metric": texts(score.metric for score in scores),
         "value": _doubles(score.value for score in scores),
         "seconds": _doubles(score.seconds for score in scores),
-        "cause": _texts(score.cause for score in scores),
+        "cause": texts(score.cause for score in scores),
     }
     return _lists([len(outcome.scores) for outcome in outcomes], _struct(pa, entries))
 
@@ -174,7 +183,7 @@ def _curves(outcomes: Sequence[Outcome]) -> Any:
     values = [np.asarray(curve, np.float32).ravel() for _, curve in named]
     joined = np.concatenate(values) if values else np.empty(0, np.float32)
     entries = {
-        "metric": _texts(metric for metric, _ in named),
+        "metric": texts(metric for metric, _ in named),
         "values": _lists([len(one) for one in values], pa.array(joined, pa.float32())),
     }
     return _lists([len(outcome.curves) for outcome in outcomes], _struct(pa, entries))
@@ -241,7 +250,8 @@ def _doubles(values: Iterable[float]) -> Any:
     return pa.array(np.fromiter(values, np.float64), pa.float64())
 
 
-def _texts(values: Iterable[str | None]) -> Any:
+def texts(values: Iterable[str | None]) -> Any:
+    """An Arrow array of texts."""
     pa, _ = _arrow()
     listed = list(values)
     try:

@@ -120,10 +120,9 @@ def status(source: Sourced, workers: int = 1) -> Status:
         1261.4
     """
     results = Results.of(source)
+    whole = [one for one in results.outcomes if results.is_whole(one)]
     each = results.units // max(1, len(results.models) * len(results.methods))
-    progress = [
-        _progress(results.outcomes, model, method, each) for model in results.models for method in results.methods
-    ]
+    progress = [_progress(whole, model, method, each) for model in results.models for method in results.methods]
     failures = Counter(failure.cause for failure in results.failures)
     gaps = Counter(
         (score.metric, score.cause)

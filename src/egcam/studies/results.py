@@ -8,7 +8,7 @@ from functools import cached_property
 from io import BytesIO
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,9 +21,9 @@ from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
-from egcam.studies.config import study_from
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
+from egcam.studies.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,65 +33,7 @@ class ResultsError(EgcamError):
     """Results that are asked for and are not there (yet)."""
 
 
-class Manifest(Protocol):
-    """What is known of a study from its start."""
-
-    @property
-    def study(self) -> Mapping[str, Any]:
-        """The full configuration."""
-
-    @property
-    def versions(self) -> Mapping[str, Any]:
-        """The packages it runs with."""
-
-    @property
-    def data(self) -> Any:
-        """The images: description and number, as a mapping or a record."""
-
-    @property
-    def models(self) -> Mapping[str, Any]:
-        """What is known of each model, by label, as mappings or records; "size" is (height, width) of what it sees."""
-
-    @property
-    def units(self) -> int:
-        """How many units there are in all."""
-
-    @property
-    def created(self) -> str:
-        """When the study was begun."""
-
-
-class Source(Protocol):
-    """Where results come from: a store on disk, or anything that gives the same."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """What is known of the study from its start."""
-
-    def outcomes(self) -> list[Outcome]:
-        """What is done, ordered by model, image and method, without curves and maps."""
-
-    def curves(self, model: str, metric: str) -> Mapping[str, Mapping[int, Floats]]:
-        """Perturbation curves by method and image, at evenly spaced shares of the pixels from 0 to 1."""
-
-    def maps(self, model: str, method: str) -> Mapping[int, Floats]:
-        """(h, w) coarse maps by image, of the images whose maps were kept."""
-
-    def pictures(self, model: str) -> Mapping[int, bytes]:
-        """What the model saw, as encoded images, by image."""
-
-
-Sourced: TypeAlias = "Source | str | Path"
-
-
-def opened(source: Sourced) -> Source:
-    """The source itself, or the store in a folder (or behind a URL such as s3://bucket/results)."""
-    if isinstance(source, str | Path):
-        from egcam.studies.store import Store
-
-        store: Source = Store(source)
-        return store
-    return source
+Sourced: TypeAlias = Store | str | Path
 
 
 class Failure(NamedTuple):
@@ -120,15 +62,19 @@ class Results:
         >>> Results.of("results/").table("vgg16").summary("grad-cam")      # doctest: +SKIP
     """
 
-    source: Source
+    source: Store
     study: Study
     outcomes: tuple[Outcome, ...]
 
     @classmethod
     def of(cls, source: Sourced) -> Results:
-        """The results in a source or a folder."""
-        found = opened(source)
-        return cls(found, study_from(found.manifest.study), tuple(found.outcomes()))
+        """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
+        found = source if isinstance(source, Store) else Store(source)
+        study = Study.model_validate(found.manifest.study)
+        models, methods = {one.label for one in study.models}, {one.name for one in study.methods}
+        # A folder may also hold what an earlier form of the study asked for.
+        asked = (one for one in found.outcomes() if one.unit.model in models and one.unit.method in methods)
+        return cls(found, study, tuple(asked))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -152,8 +98,16 @@ class Results:
 
     @property
     def complete(self) -> bool:
-        """Whether every unit has an outcome."""
-        return len(self._by_unit) >= self.units
+        """Whether every unit has an outcome with all metrics."""
+        return sum(map(self.is_whole, self.outcomes)) >= self.units
+
+    def is_whole(self, outcome: Outcome) -> bool:
+        """Whether an outcome has all metrics; one from before the study grew lacks some."""
+        return self._each <= {score.metric for score in outcome.scores}
+
+    @cached_property
+    def _each(self) -> frozenset[str]:
+        return frozenset(name for name in self.metrics if not metric_called(name).whole_set)
 
     @cached_property
     def failures(self) -> list[Failure]:
@@ -279,10 +233,9 @@ class Results:
 
     def _size(self, model: str) -> tuple[int, int] | None:
         """(height, width) of what the model sees: as recorded, as its pictures are, or as the study asks for."""
-        known = known_of(self.source.manifest.models.get(model), "size")
-        if known is not None:
-            height, width = known
-            return int(height), int(width)
+        record = self.source.manifest.models.get(model)
+        if record is not None and record.size is not None:
+            return record.size
         for picture in self.source.pictures(model).values():
             width, height = Image.open(BytesIO(picture)).size
             return height, width
@@ -341,8 +294,8 @@ def _left_out(coarse: Floats | None) -> str:
 
 
 def known_of(record: Any, key: str) -> Any:
-    """What a record of the manifest says under `key`, be it a mapping or an object; None where it says nothing."""
-    return record.get(key) if isinstance(record, Mapping) else getattr(record, key, None)
+    """What a record of the manifest says under `key`; None where it says nothing."""
+    return getattr(record, key, None)
 
 
 class _Scored(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,24 +10,26 @@ from pathlib import Path
 
 from egcam.metrics.registry import metric
 from egcam.studies.buffer import Saver
-from egcam.studies.config import as_dict, identity, load_study
+from egcam.studies.config import identity, load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.engines import Engine, Job, Shard, make_engine
 from egcam.studies.inputs import Inputs, check_unchanged, sampled
-from egcam.studies.manifest import DataRecord, Manifest, names_checksum, versions
+from egcam.studies.manifest import DataRecord, Manifest, versions
 from egcam.studies.networks import Described, describe_networks
+from egcam.studies.parquet import MAP
 from egcam.studies.plan import WHOLE, Part, belongs, left, planned, shard_size, shards
 from egcam.studies.plugins import plugin_checksum
 from egcam.studies.pools import pool_checksums
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results
 from egcam.studies.specs import Study
-from egcam.studies.store import Store
+from egcam.studies.store import Store, StoreWarning
 from egcam.studies.worker import BEGAN_WITH, check_data
 
 FACTORY = "egcam.studies.worker:open_bench"
 _CONTENTS_READ = 32
+_NAMED = 10
 # How many there are is the engine's business; shards for this many suit a cluster and cost a small machine little.
 _MANY_WORKERS = 64
 
@@ -81,8 +84,12 @@ def run_study(
 
     It may be stopped or killed at any instant; the same call goes on where it was. Each unit (one model explaining one
     image with one method) is done as a whole, by itself and always in the same way, so the results do not depend on
-    interruptions, on the engine or on the number of workers. A folder with results of another configuration, model,
-    preprocessing, reference or image is refused with what has changed; what changes in mid-run fails its units.
+    interruptions, on the engine or on the number of workers.
+
+    A study may grow: images, models, methods and metrics may be added (or left out) in the same folder, and what is
+    there with the same settings counts as done. A unit that lacks a metric is done again as a whole. What has other
+    settings, model, preprocessing, references or image content is refused with what has changed; what changes in
+    mid-run fails its units. Results of images that are gone from the data are left out, with a warning.
 
     Args:
         study: a study or its TOML file.
@@ -111,13 +118,14 @@ def run_study(
     say(f"{data.description}; looking at the models")
     networks = describe_networks(found)
     with store.lock(part, wait=wait):
+        _tell_vanished(store, data)
         store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
         damaged = store.set_damaged_aside()
         images = min(len(data), limit or len(data))
         seen = (one for one in store.inputs() if belongs(Unit("", "", one.image), images, part))
-        inputs = Inputs(check_unchanged(data, seen, store.folder), _each(found))
+        inputs = Inputs(check_unchanged(data, seen, store.folder), _each(found), data.names)
         mine = list(planned(found, images, part))
-        todo = left(mine, store.done(failed=not retry_failed))
+        todo = left(mine, store.done(failed=not retry_failed, needs=_needs(found)))
         agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged)
         (watcher or Watcher()).begins(agenda)
         if todo:
@@ -151,7 +159,7 @@ def job_of(study: Study, manifest: Manifest) -> Job:
         for label, one in manifest.models.items()
     }
     began_with = {"models": models, "references": manifest.references}
-    config = {**as_dict(study), BEGAN_WITH: began_with}
+    config = {**study.model_dump(), BEGAN_WITH: began_with}
     return Job(FACTORY, config, _each(study), threads=study.threads, device=study.device)
 
 
@@ -160,12 +168,27 @@ def _each(study: Study) -> tuple[str, ...]:
     return tuple(one.name for one in study.metrics if not metric(one.name).whole_set)
 
 
+def _needs(study: Study) -> set[str]:
+    """What the outcome of a unit must hold to count as done."""
+    return {*_each(study), *([MAP] if len(_each(study)) < len(study.metrics) else [])}
+
+
+def _tell_vanished(store: Store, data: Dataset) -> None:
+    """Name the images that results are of and that are gone; not those that are there and only not taken."""
+    there = set(data.whole.names)
+    gone = [name for name in store.known_images() if name not in there]
+    if gone:
+        more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
+        text = f"no longer in the data: {', '.join(gone[:_NAMED])}{more}; results of it in {store.folder} are left out"
+        warnings.warn(text, StoreWarning, stacklevel=3)
+
+
 def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> Manifest:
     """What the folder says about itself."""
     device = next(iter(networks.values())).device
     return Manifest(
-        study=as_dict(study),
-        data=DataRecord(data.description, len(data), names_checksum(data.names), sampled(data, _CONTENTS_READ)),
+        study=study.model_dump(),
+        data=DataRecord(data.description, tuple(data.names), sampled(data, _CONTENTS_READ)),
         models={label: network.record for label, network in networks.items()},
         units=len(data) * len(study.models) * len(study.methods),
         seed=study.seed,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -45,7 +45,7 @@ class Store:
         >>> from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
         >>> from egcam.studies.records import Score
         >>> models = {"vgg16": ModelRecord("no checksum", 0, "features.30")}
-        >>> manifest = Manifest({"methods": [{"name": "cam"}]}, DataRecord("a dog", 1, ""), models, units=1)
+        >>> manifest = Manifest({"methods": [{"name": "cam"}]}, DataRecord("a dog"), models, units=1)
         >>> store = Store("memory://docstring-of-store")
         >>> store.begin(manifest)
         >>> unit = Unit("vgg16", "cam", 0)
@@ -76,10 +76,16 @@ class Store:
             )
         return self._manifest
 
+    def known_images(self) -> tuple[str, ...]:
+        """The names of the images of the run before; none where there was none."""
+        found = self._read_manifest()
+        return () if found is None else found.data.names
+
     def begin(self, manifest: Manifest, mix_versions: bool = False) -> None:
         """Make the folder, or check that what is in it may be gone on with.
 
-        Behind a URL, hold the lock before: there two runs that begin at the same instant do not see each other.
+        Behind a URL two runs that begin at the same instant do not see each other. Should their settings differ, the
+        parts of one are refused when they are read.
 
         Args:
             manifest: of the run that begins. A folder with another configuration, data or models is refused.
@@ -115,18 +121,26 @@ class Store:
             data = parquet.encode(outcomes, self.manifest.identity)
             self._folder.write(f"{PARTS}/{parquet.part_name(data)}", data)
 
-    def done(self, failed: bool = True) -> set[Unit]:
-        """The units there are outcomes of; without `failed`, only those that did not fail."""
+    def done(self, failed: bool = True, needs: Iterable[str] = ()) -> set[Unit]:
+        """The units there are outcomes of.
+
+        Args:
+            failed: whether those that failed count.
+            needs: what an outcome must hold: names of metrics, and `parquet.MAP` unless it failed.
+        """
         table = self._table(())
         if not failed:
             table = table.filter(table["error"].is_null())
-        return set(parquet.units(table))
+        has_map = _lacking(table, {parquet.MAP} & set(needs)) == 0
+        has_scores = _lacking(table, set(needs) - {parquet.MAP}) == 0
+        held = has_scores & (has_map | table["error"].is_valid().to_numpy())
+        return {unit for unit, holds in zip(parquet.units(table), held, strict=True) if holds}
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes, each unit's once, without curves, maps and pictures.
 
-        They are in the order of models, then images, then methods. Of a unit that is there several times the first that
-        did not fail counts.
+        They are in the order of models, then images, then methods. Of a unit that is there several times the one with
+        most of the study's metrics counts, of these one that did not fail, and of these the first.
         """
         return parquet.outcomes(self._table(parquet.OUTCOME))
 
@@ -190,20 +204,31 @@ class Store:
         require("pyarrow", "study", "a study's results")
         import pyarrow as pa
 
-        wanted = list(dict.fromkeys((*parquet.KEYS, "error", *columns)))
-        identity = self.manifest.identity
+        wanted = list(dict.fromkeys((*parquet.KEYS, "error", "holds", *columns)))
+        identities = self.manifest.identities
 
         def read(name: str) -> Any:
-            table = self._read_part(name, identity, wanted)
+            table = self._read_part(name, identities, wanted)
             return table if isinstance(table, str) else _only(_only(table, "model", model), "method", method)
 
         found = self._map(read, self._part_names())
         faults = [one for one in found if isinstance(one, str)]
         self._warn("damaged parts were left out, their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
-        nothing = parquet.decode(parquet.encode((), identity), identity, wanted, self.folder)
-        joined = pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))])
+        nothing = parquet.decode(parquet.encode((), self.manifest.identity), identities, wanted, self.folder)
+        joined = self._numbered(pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))]))
         return joined.take(self._rows(joined))
+
+    def _numbered(self, table: Any) -> Any:
+        """The table with the numbers that images have by now; those that are not in the data any more are left out."""
+        from pyarrow import compute, int64
+
+        names = self.manifest.data.names
+        if not names:
+            return table
+        numbers = compute.index_in(table["name"], value_set=parquet.texts(names)).cast(int64())
+        table = table.set_column(table.column_names.index("image"), "image", numbers)
+        return table.filter(numbers.is_valid())
 
     def _part_names(self) -> list[str]:
         names = [name for name in self._folder.names(PARTS) if name.endswith(".parquet")]
@@ -217,7 +242,7 @@ class Store:
             text = f"{self.folder.rstrip('/')}/{PARTS}: {what}: {', '.join(names)}"
             warnings.warn(text, StoreWarning, stacklevel=4)
 
-    def _read_part(self, name: str, identity: str, columns: Sequence[str]) -> Any:
+    def _read_part(self, name: str, identities: frozenset[str], columns: Sequence[str]) -> Any:
         """Columns of a part, or what is wrong with it where it is damaged."""
         path = f"{PARTS}/{name}"
         try:
@@ -227,7 +252,7 @@ class Store:
             return f"{name}: set aside since it was listed"
         except parquet.DamagedPartError as error:
             return str(error)
-        return parquet.decode(data, identity, columns, f"{self.folder.rstrip('/')}/{path}")
+        return parquet.decode(data, identities, columns, f"{self.folder.rstrip('/')}/{path}")
 
     def _is_sound(self, name: str) -> bool:
         try:
@@ -248,9 +273,10 @@ class Store:
         """The numbers of the rows that count, in the order of the study."""
         model = _ranks(table["model"], list(self.manifest.models))
         method = _ranks(table["method"], self.manifest.methods)
+        lacking, mapless = _lacking(table, set(self.manifest.metrics)), _lacking(table, {parquet.MAP})
         image = table["image"].to_numpy()
         failed = table["error"].is_valid().to_numpy()
-        order = np.lexsort((np.arange(len(table)), failed, method, image, model))
+        order = np.lexsort((np.arange(len(table)), mapless, failed, lacking, method, image, model))
         keys = np.stack((model, image, method))[:, order]
         is_first = np.ones(len(order), bool)
         is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
@@ -265,8 +291,17 @@ def _only(table: Any, column: str, value: str | None) -> Any:
 
 def _ranks(column: Any, known: Sequence[str]) -> Any:
     """Each name's place among the known ones; others come after them, by name."""
+    others = sorted(set(column.unique().to_pylist()) - set(known))
+    place = {name: number for number, name in enumerate([*known, *others])}
+    return _ranked(column, place.__getitem__)
+
+
+def _lacking(table: Any, needs: set[str]) -> Any:
+    """How many of the needs each row does not hold."""
+    return _ranked(table["holds"], lambda holds: len(needs.difference(holds.split())))
+
+
+def _ranked(column: Any, rank: Callable[[str], int]) -> Any:
+    """The rank of each text of a column."""
     coded = column.combine_chunks().dictionary_encode()
-    names = coded.dictionary.to_pylist()
-    order = [*known, *sorted(set(names) - set(known))]
-    place = {name: number for number, name in enumerate(order)}
-    return np.array([place[name] for name in names], np.int64)[coded.indices.to_numpy()]
+    return np.array([rank(text) for text in coded.dictionary.to_pylist()], np.int64)[coded.indices.to_numpy()]

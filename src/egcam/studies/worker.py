@@ -22,7 +22,6 @@ from egcam.metrics.registry import metric
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import by_class, class_scores
-from egcam.studies.config import study_from
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
@@ -41,12 +40,12 @@ def open_bench(config: Mapping[str, Any]) -> Bench:
     """The bench for a study given as plain data: what engines call in a worker.
 
     Args:
-        config: the study, as `egcam.studies.config.as_dict` writes it; with `BEGAN_WITH`, what models and references
+        config: the study, as `Study.model_dump` writes it; with `BEGAN_WITH`, what models and references
             were when the study began.
     """
     values = dict(config)
     began_with = values.pop(BEGAN_WITH, None)
-    study = study_from(values)
+    study = Study.model_validate(values)
     import_plugins(study.plugins)
     return Bench(study, began_with)
 
