@@ -15,10 +15,9 @@ from PIL import Image
 
 from egcam.errors import InputError
 from egcam.metrics.registry import names
+from egcam.pages.escaping import in_latex, in_markdown
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.report import write_report
-from egcam.studies.report.latex import escaped as in_latex
-from egcam.studies.report.markdown import escaped as in_markdown
 from egcam.studies.results import ResultsError
 from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, ReferenceSpec
 from studies.results_in_memory import METHODS, METRICS, made, study, with_pictures
@@ -139,7 +138,7 @@ def test_the_page_can_be_read_by_all(full):
     assert all(image["alt"] for image in page.all("img"))
     assert len(page.all("h1")) == 1
     # Every table is in a frame of its own that the keyboard can reach.
-    frames = [one for one in page.all("div") if one.get("class") == "scroll"]
+    frames = [one for one in page.all("div") if one.get("class") == "eg-wide"]
     assert len(frames) == len(page.all("table")) > 2
     assert all(one["tabindex"] == "0" and one["aria-label"] for one in frames)
     # A drawing for light pages and one for dark ones.

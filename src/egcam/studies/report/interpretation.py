@@ -10,8 +10,8 @@ from typing import Literal
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.table import Table
+from egcam.studies.report.formatting import better, listed, metric_label, spread
 from egcam.studies.report.summary import Line, Summary, summarised
-from egcam.studies.report.words import better, listed, metric_label, spread
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
@@ -45,7 +45,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Interpretation:
     """Where a method stands, metric by metric; `images` is the most that any metric compares it on."""
 
     method: str
@@ -58,11 +58,11 @@ class Reading:
         return [one for one in self.standings if one.place in places]
 
 
-def read(table: Table, method: str) -> Reading:
+def interpret(table: Table, method: str) -> Interpretation:
     """Where a method stands among the others of a table."""
     summary = summarised(table, method)
     standings = tuple(_standing(summary, metric, method) for metric in table.metrics)
-    return Reading(method, max(image_counts(table), default=0), len(table.methods) - 1, standings)
+    return Interpretation(method, max(image_counts(table), default=0), len(table.methods) - 1, standings)
 
 
 def _standing(summary: Summary, metric: str, method: str) -> Standing:
@@ -95,18 +95,18 @@ def _place(own: Line, rival: Line | None, others: Sequence[Line]) -> Place:
     return "first" if own.rank < rival.rank else "shared"
 
 
-def sentences(reading: Reading, labels: Mapping[str, str]) -> list[str]:
-    """The reading in plain sentences, the unfavourable as plainly as the rest."""
-    name = labels[reading.method]
-    if reading.rivals == 0:
+def sentences(found: Interpretation, labels: Mapping[str, str]) -> list[str]:
+    """The found in plain sentences, the unfavourable as plainly as the rest."""
+    name = labels[found.method]
+    if found.rivals == 0:
         return [f"{name} is the only method: there is nothing to compare it with."]
-    if reading.images < 2:
+    if found.images < 2:
         return ["A single image has no interval: the numbers above are of that image and say nothing beyond it."]
-    said = [_first(reading, name, labels), _tied(reading, labels), *_behind(reading, labels)]
-    none = reading.at("none")
+    said = [_first(found, name, labels), _tied(found, labels), *_behind(found, labels)]
+    none = found.at("none")
     if none:
         said.append(f"No score: {_metrics(none)}.")
-    unsettled = reading.at("unsettled")
+    unsettled = found.at("unsettled")
     if unsettled:
         said.append(f"Too few images have a score to compare: {_metrics(unsettled)}.")
     return [sentence for sentence in said if sentence]
@@ -132,9 +132,9 @@ def caution(images: Sequence[int], methods: int) -> str:
     return text
 
 
-def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
-    clear, other, shared = reading.at("clear first"), reading.at("first"), reading.at("shared")
-    total = len(reading.standings)
+def _first(found: Interpretation, name: str, labels: Mapping[str, str]) -> str:
+    clear, other, shared = found.at("clear first"), found.at("first"), found.at("shared")
+    total = len(found.standings)
     both = [f"{metric_label(one.metric)} (with {_few(one.equal_to, labels)})" for one in shared]
     shares = f"shares the best mean on {listed(both)}" if shared else ""
     if not clear and not other:
@@ -151,17 +151,17 @@ def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
     return "; ".join(parts) + "."
 
 
-def _tied(reading: Reading, labels: Mapping[str, str]) -> str:
-    tied = reading.at("tied")
+def _tied(found: Interpretation, labels: Mapping[str, str]) -> str:
+    tied = found.at("tied")
     if not tied:
         return ""
     told = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
     return f"Tied with the best mean (the paired interval to it includes 0): {listed(told)}."
 
 
-def _behind(reading: Reading, labels: Mapping[str, str]) -> list[str]:
+def _behind(found: Interpretation, labels: Mapping[str, str]) -> list[str]:
     said = []
-    for one in reading.at("behind"):
+    for one in found.at("behind"):
         also = [method for method in one.ahead_of_it if method != one.best]
         more = f"; {_few(also, labels)} {'is' if len(also) == 1 else 'are'} ahead of it, too" if also else ""
         apart = f"{spread(*one.difference, sign=True)} to the best mean, that of {labels[one.best or '']}"

@@ -13,8 +13,9 @@ from egcam.evaluation import printing
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
+from egcam.pages.escaping import one_line
 from egcam.studies.report.class_names import is_own
-from egcam.studies.report.words import listed, method_labels, metric_label, one_line
+from egcam.studies.report.formatting import listed, method_labels, metric_label
 from egcam.studies.results import Results, known_of
 from egcam.studies.specs import ModelSpec
 

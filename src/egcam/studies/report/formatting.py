@@ -119,11 +119,6 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(names) if len(names) < 3 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def one_line(text: str) -> str:
-    """Without line breaks and runs of spaces."""
-    return " ".join(str(text).split())
-
-
 def file_names(labels: Sequence[str]) -> dict[str, str]:
     """A file name for each label, no two alike.
 
@@ -140,3 +135,13 @@ def file_names(labels: Sequence[str]) -> dict[str, str]:
             name = f"{plain}-{number}"
         found[label] = name
     return found
+
+
+def label_part(name: str) -> str:
+    r"""A name inside a LaTeX \label.
+
+    Example:
+        >>> label_part("grad-cam++")
+        'grad-cam--'
+    """
+    return re.sub(r"[^A-Za-z0-9]", "-", name)
