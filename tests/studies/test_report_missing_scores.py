@@ -99,7 +99,7 @@ def test_figures_leave_out_what_is_not_compared():
         section.curves["deletion"]["grad-cam"].mean, np.mean(list(kept.values()), axis=0), rtol=1e-6
     )
     captions = {drawing.kind: drawing.caption for drawing in model_drawings(content, section)}
-    assert "Not ranked, for want of scores: copy." in captions["ranks"]
+    assert "Not ranked, because scores are missing: copy." in captions["ranks"]
     assert "on net over 12 images," in captions["curves"]
     assert "Without a dot: no score, or too few to compare." in captions["differences"]
 

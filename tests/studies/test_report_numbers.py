@@ -1,4 +1,4 @@
-"""What a report says: intervals, ranks, verdicts and readings, on scores made up so that the answer is known."""
+"""What a report says: intervals, ranks, verdicts and interpretations, on scores made up so that the answer is known."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_images_of_one_name_are_ranked_each():
     assert found.mean.tolist() == [pytest.approx(4 / 3), pytest.approx(5 / 3)]
 
 
-# Readings
+# Interpretations
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_shift_below_the_noise_is_a_tie():
         "Tied with the best mean (the paired interval to it includes 0): Insertion (B-CAM).",
     ]
     assert sentences(interpret(of, "b"), LABELS) == [
-        "B-CAM has the best mean on 1 of 1 metric; not to be told from others on Insertion (from A-CAM)."
+        "B-CAM has the best mean on 1 of 1 metric; not distinguishable from others on Insertion (A-CAM)."
     ]
 
 
@@ -226,8 +226,8 @@ def test_the_unfavourable_is_said_by_name():
     assert told[0] == "A-CAM has the best mean on 1 of 2 metrics; clear of every other method on Deletion."
     line = summarised(of, "b").line("insertion", "a")
     apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
-    behind = f"Behind on Insertion (higher is better): {apart} to the best mean, that of B-CAM"
-    assert told[1] == f"{behind}; C-CAM is ahead of it, too."
+    behind = f"Behind on Insertion (higher is better): {apart} from the best mean, that of B-CAM"
+    assert told[1] == f"{behind}; C-CAM is also ahead of it."
     assert len(told) == 2
     assert statement(line, "b", LABELS) == f"Insertion (higher is better): A-CAM is behind B-CAM: {apart}"
     assert apart.startswith("-0.5")

@@ -103,7 +103,7 @@ def _curves(report: Report, section: ModelSection) -> Drawing:
 def _differences(report: Report, section: ModelSection) -> Drawing:
     caption = (
         f"Paired differences to {report.labels[report.baseline]} on {section.model}, with 95 % intervals; to the "
-        "right is better, whichever way the metric runs. Filled: the interval leaves out 0."
+        "right is better, whichever way the metric runs. Filled: the interval excludes 0."
         + (" Without a dot: no score, or too few to compare." if _gaps(section) else "")
     )
     figure = differences_figure(report, section)
@@ -123,7 +123,7 @@ def _gaps(section: ModelSection) -> bool:
 def rank_caption(ranks: Ranking, where: str, labels: Mapping[str, str]) -> str:
     """What the rank plot shows, and which methods it does not."""
     left_out = [label for method, label in labels.items() if method not in ranks.methods]
-    more = f" Not ranked, for want of scores: {listed(left_out)}." if left_out else ""
+    more = f" Not ranked, because scores are missing: {listed(left_out)}." if left_out else ""
     return (
         f"Mean rank over {len(ranks.metrics)} metric{'s' * (len(ranks.metrics) != 1)} on {where}, 1 is best, with 95 % "
         "intervals over images. Methods are ranked image by image and metric by metric; running time does not count."

@@ -66,8 +66,8 @@ def key(metrics: Sequence[str]) -> str:
         >>> key(["pixel-flipping", "irof"])
         'PF: pixel flipping; IROF.'
     """
-    told = {metric_called(metric).label: metric_label(metric) for metric in metrics}
-    return "; ".join(short if short == name else f"{short}: {_lowered(name)}" for short, name in told.items()) + "."
+    names = {metric_called(metric).label: metric_label(metric) for metric in metrics}
+    return "; ".join(short if short == name else f"{short}: {_lowered(name)}" for short, name in names.items()) + "."
 
 
 def _lowered(name: str) -> str:

@@ -67,7 +67,7 @@ class ModelSection:
         curve_images: how many images the curves of a metric are over.
         examples: images with maps.
         missing: why scores are missing.
-        caveats: what must be known beside its tables.
+        caveats: what a reader of its tables must know.
     """
 
     model: str
@@ -114,7 +114,7 @@ class Report:
 
     def statements(self, section: ModelSection) -> list[tuple[str, list[str]]]:
         """For each form of Expected Grad-CAM (all methods, in a study without), how it stands to the baseline."""
-        told = self.expected or tuple(self.labels)
+        methods = self.expected or tuple(self.labels)
         return [
             (
                 method,
@@ -123,7 +123,7 @@ class Report:
                     for metric in section.table.metrics
                 ],
             )
-            for method in told
+            for method in methods
             if method != self.baseline
         ]
 
