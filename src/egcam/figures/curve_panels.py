@@ -134,7 +134,7 @@ def perturbation_curves(
     tall = min(0.85 * wide, 2.2)
     widest = max(text_layout.width_of(text, style.SMALL) for text in entries.values())
     columns = min(max(1, int((inches - 2 * MARGIN) / (widest + 0.45))), len(entries))
-    legend = (-(-len(entries) // columns) + 1) * _LINE + 0.04
+    legend = (-(-len(entries) // columns) + 1) * _LINE + 0.09
     sheet = Sheet(inches, rows * (_ABOVE + tall + _BELOW) + legend + MARGIN)
     start = _LEFT + (room - across * wide - (across - 1) * _BETWEEN) / 2
     low, high = _range(panels)
@@ -151,7 +151,7 @@ def perturbation_curves(
     return sheet.page
 
 
-_LEFT, _BETWEEN, _ABOVE, _BELOW, _SMALLEST, _LINE = 0.5, 0.16, 0.24, 0.4, 1.2, 0.145
+_LEFT, _BETWEEN, _ABOVE, _BELOW, _SMALLEST, _LINE = 0.5, 0.16, 0.24, 0.4, 1.2, 0.124
 
 
 def _range(panels: Mapping[str, Mapping[str, MeanCurve]]) -> tuple[float, float]:

@@ -26,7 +26,6 @@ _SIDE = 148
 _ON_DARK = {
     PAPER: "#1e2127",
     style.INK: "#e8eaed",
-    style.BLACK: "#e8eaed",
     style.FAINT: "#a0a7b4",
     style.RULE: "#3a3f48",
 }
@@ -137,7 +136,7 @@ def _drawing(name: str, kind: Kind, caption: str, wide: bool, figure: Figure) ->
 
 
 def _darkened(svg: bytes) -> bytes:
-    """The same drawing for a dark page: ink, rules and paper change, the methods' colours stay but for black."""
+    """The same drawing for a dark page: ink, rules and paper change, the methods' colours stay."""
     text = svg.decode()
     for light, dark in _ON_DARK.items():
         text = text.replace(light.lower(), dark)

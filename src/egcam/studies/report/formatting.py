@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import floor, isfinite, log10
 
 from egcam.evaluation.numbers import figure
@@ -39,7 +40,12 @@ def looks(methods: Sequence[MethodSpec]) -> dict[str, style.Line]:
     count = Counter(one.method for one in methods)
     keys = {one.name: one.method if count[one.method] == 1 else one.name for one in methods}
     drawn = style.lines(keys.values())
-    return {name: drawn[key] for name, key in keys.items()}
+    return {name: _in_ink(drawn[key]) for name, key in keys.items()}
+
+
+def _in_ink(look: style.Line) -> style.Line:
+    """Black is the ink of the page, which is light on a dark one."""
+    return replace(look, color=style.INK) if look.color == style.BLACK else look
 
 
 def is_expected(method: MethodSpec) -> bool:

@@ -16,23 +16,8 @@ from egcam.studies.report.view import Report, gather
 from egcam.studies.results import COLUMNS, Results, Sourced
 
 SUMMARY_COLUMNS = (
-    "model",
-    "metric",
-    "method",
-    "better",
-    "mean",
-    "low",
-    "high",
-    "images",
-    "missing",
-    "compared",
-    "baseline",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "pairs",
-    "verdict",
-    "rank",
+    *("model", "metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
+    *("baseline", "difference", "difference_low", "difference_high", "pairs", "verdict", "rank"),
 )
 
 
@@ -85,29 +70,13 @@ def _written(path: Path, content: bytes) -> Path:
 
 def summary_rows(report: Report) -> list[tuple[Any, ...]]:
     """The rows of summary.csv: a line for each model, metric and method."""
-    return [
-        (
-            section.model,
-            line.metric,
-            line.method,
-            metric_called(line.metric).direction,
-            line.mean,
-            line.low,
-            line.high,
-            line.images,
-            line.missing,
-            line.compared,
-            report.baseline,
-            line.difference,
-            line.difference_low,
-            line.difference_high,
-            line.pairs,
-            line.verdict,
-            line.rank,
-        )
-        for section in report.sections
-        for line in section.summary.lines
-    ]
+    rows = []
+    for section in report.sections:
+        for line in section.summary.lines:
+            better = metric_called(line.metric).direction
+            known = {"model": section.model, "better": better, "baseline": report.baseline, **vars(line)}
+            rows.append(tuple(known[column] for column in SUMMARY_COLUMNS))
+    return rows
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
