@@ -16,8 +16,9 @@ from PIL import Image
 from egcam import Explanation, figures
 from egcam.drawing.overlays import heatmap_image, overlay_image
 from egcam.drawing.palette import HEAT_COLORS, OPACITY, checked_sharpness, heat_layer, sharpened, signed_colors
+from egcam.pages import part
 from egcam.photos.comparison import Result
-from egcam.studies.report.content import _overlay as overlay_of_report
+from egcam.studies.report.view import _overlay as overlay_of_report
 from egcam.web import fragments
 
 # Grey: nothing to take the colours from, so a pixel is (1 - alpha) grey + alpha colour in every drawing.
@@ -70,6 +71,38 @@ def test_overlay_figure_and_report_show_one_picture(values: np.ndarray, sharpnes
 
 
 @MAPS
+def test_a_photograph_loses_its_colours_alike_in_overlays_and_figures(values: np.ndarray) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    photograph = Image.fromarray(pixels)
+    one = explanation(values)
+    figure = figures.method_grid({"grad-cam": one}, [photograph])
+    [in_figure] = [composed(axes) for axes in figure.axes if len(axes.get_images()) == 2]
+    in_overlay = np.asarray(one.overlay(photograph)[0], dtype=np.float64)
+    assert np.abs(in_figure - in_overlay).max() < 2
+    colors = signed_colors() if (values < 0).any() else colormaps[HEAT_COLORS]
+    for place in [(0, 0), (3, 7), (6, 6), (11, 11)]:
+        value, pixel = values[place], pixels[place].astype(float)
+        faded = (1 - abs(value)) * pixel + abs(value) * (pixel @ [0.299, 0.587, 0.114])
+        color = 255 * np.array(colors((value + 1) / 2 if (values < 0).any() else value)[:3])
+        wanted = (1 - OPACITY * abs(value)) * faded + OPACITY * abs(value) * color
+        assert in_overlay[place] == pytest.approx(wanted, abs=2)
+
+
+def test_scattered_dots_are_softened_alike() -> None:
+    dots = np.zeros((60, 60), np.float32)
+    dots[np.random.default_rng(1).integers(0, 60, 40), np.random.default_rng(2).integers(0, 60, 40)] = 1
+    none = torch.zeros(1)
+    one = Explanation(torch.from_numpy(dots)[None], (60, 60), none, none, none, "", "input-gradient")
+    grey = Image.new("RGB", (60, 60), (GREY,) * 3)
+    [in_figure] = [
+        composed(axes)
+        for axes in figures.method_grid({"input-gradient": one}, [grey]).axes
+        if len(axes.get_images()) == 2
+    ]
+    assert np.abs(in_figure - np.asarray(one.overlay(grey)[0], dtype=np.float64)).max() < 2
+
+
+@MAPS
 def test_the_web_page_has_the_same_colours(values: np.ndarray) -> None:
     one = explanation(values)
     plain = fragments._coarse(one)
@@ -78,7 +111,7 @@ def test_the_web_page_has_the_same_colours(values: np.ndarray) -> None:
     position = (values + 1) / 2 if (values < 0).any() else values
     assert np.abs(np.asarray(plain, dtype=np.float64) - 255 * colors(position)[..., :3]).max() <= 1
     shown = Result("grad-cam", one, overlay_image(PHOTOGRAPH, values), 0.1)
-    page = fragments._figure(shown.overlay, "described", "title", "detail")
+    page = part("parts.html", "card", image=shown.overlay, alt="described", title="title", detail="detail")
     encoded = page.split("base64,")[1].split('"')[0]
     with Image.open(BytesIO(b64decode(encoded))) as decoded:
         # JPEG is not exact.

@@ -17,9 +17,10 @@ from matplotlib.text import Text
 from PIL import Image
 
 from egcam import Explanation, figures
+from egcam.drawing import text_layout
 from egcam.drawing.palette import signed_colors
 from egcam.errors import InputError
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.metrics import Curve
 
 HOSTILE = "a_b $x^2$ <&> $ 100%"
@@ -216,7 +217,7 @@ def test_the_diverging_colours_fall_evenly_in_lightness() -> None:
 
 def test_texts_fit_the_width_they_are_given() -> None:
     for text in ("Expected Grad-CAM (paper)", "x" * 80, HOSTILE):
-        made = words.fitted(text, 0.7, 7, lines=2)
+        made = text_layout.fitted(text, 0.7, 7, lines=2)
         assert made.count("\n") <= 1
-        assert words.width_of(made, 7) <= 0.7
-    assert words.fitted("Grad-CAM", 2) == "Grad-CAM"
+        assert text_layout.width_of(made, 7) <= 0.7
+    assert text_layout.fitted("Grad-CAM", 2, 7) == "Grad-CAM"

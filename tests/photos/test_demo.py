@@ -45,7 +45,7 @@ def test_the_page_holds_everything_itself_and_escapes_names() -> None:
     assert "<b>cat" not in html
     assert "look &lt;here&gt;" in html
     assert "no linear &amp; layer" in html
-    assert html.count('class="ours"') == 2
+    assert html.count('class="eg-ours"') == 2
     assert 'name="viewport"' in html
     assert "prefers-color-scheme: dark" in html
     assert all('alt="' in image for image in re.findall(r"<img[^>]*>", html))

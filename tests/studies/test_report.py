@@ -15,10 +15,9 @@ from PIL import Image
 
 from egcam.errors import InputError
 from egcam.metrics.registry import names
+from egcam.pages.escaping import in_latex, in_markdown
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.report import write_report
-from egcam.studies.report.latex import escaped as in_latex
-from egcam.studies.report.markdown import escaped as in_markdown
 from egcam.studies.results import ResultsError
 from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, ReferenceSpec
 from studies.test_results import stored
@@ -139,7 +138,7 @@ def test_the_page_can_be_read_by_all(full):
     assert all(image["alt"] for image in page.all("img"))
     assert len(page.all("h1")) == 1
     # Every table is in a frame of its own that the keyboard can reach.
-    frames = [one for one in page.all("div") if one.get("class") == "scroll"]
+    frames = [one for one in page.all("div") if one.get("class") == "eg-wide"]
     assert len(frames) == len(page.all("table")) > 2
     assert all(one["tabindex"] == "0" and one["aria-label"] for one in frames)
     # A drawing for light pages and one for dark ones.
@@ -277,7 +276,7 @@ def test_an_unfinished_study_says_so_at_the_top(tmp_path):
     without = [Unit("net", "layer-cam", image) for image in (3, 4, 5)]
     write_report(made(study(), 6, value, without), tmp_path)
     (warning,) = warnings_of(tmp_path)
-    assert "15 of 18 units are done: figures are over the 3 images done by all methods" in warning
+    assert "15 of 18 units are done: the numbers are over the 3 images that all methods have finished" in warning
     assert "15 of 18 units are done" in read_page(tmp_path).text
     assert "Unfinished: 3 of 6 images." in (tmp_path / "report.tex").read_text()
     assert "Means over 3 images" in (tmp_path / "report.md").read_text()
@@ -345,8 +344,10 @@ def test_the_reading_follows_from_the_numbers(tmp_path):
     # Highest by 0.1 and more everywhere, so first where higher is better and last on deletion.
     first = "- Expected Grad-CAM has the best mean on 2 of 3 metrics; clear of every other method on "
     assert f"{first}Insertion and Sparseness.\n" in text
-    behind = r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] to the best mean, that of Grad-CAM; "
-    assert f"{behind}LayerCAM is ahead of it, too.\n" in text
+    behind = (
+        r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] from the best mean, that of Grad-CAM; "
+    )
+    assert f"{behind}LayerCAM is also ahead of it.\n" in text
     assert "With 8 images they are too narrow" in text
     assert r"Insertion (higher is better): Expected Grad-CAM is ahead of Grad-CAM: +0.2000 \[0.2000, 0.2000\]" in text
 
@@ -390,8 +391,8 @@ def test_reports_at_the_edge(tmp_path, methods, images, scores):
 def test_a_model_without_a_finished_image_is_named(tmp_path):
     without = [Unit("b", "grad-cam", image) for image in range(2)]
     write_report(made(study(models=("a", "b")), 2, value, without), tmp_path)
-    assert "## b\n\nNo image is done by all methods yet." in (tmp_path / "report.md").read_text()
-    assert "No image is done by all methods yet." in read_page(tmp_path).text
+    assert "## b\n\nNo image has been finished by all methods yet." in (tmp_path / "report.md").read_text()
+    assert "No image has been finished by all methods yet." in read_page(tmp_path).text
 
 
 def test_an_empty_study_has_no_report(tmp_path):

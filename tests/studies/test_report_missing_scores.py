@@ -16,8 +16,8 @@ from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
-from egcam.studies.report.content import gathered
 from egcam.studies.report.figures import classes_of, model_drawings
+from egcam.studies.report.view import gather
 from egcam.studies.results import Results
 from egcam.studies.specs import DataSpec, ModelSpec
 from support.results_in_memory import made, study, with_pictures
@@ -47,7 +47,7 @@ def source_of(kept, **more):
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    monkeypatch.setattr("egcam.studies.report.report.model_drawings", lambda content, part: [])
+    monkeypatch.setattr("egcam.studies.report.report.model_drawings", lambda content, section: [])
     monkeypatch.setattr("egcam.studies.report.report.overall_drawing", lambda content: None)
 
 
@@ -89,17 +89,17 @@ def test_figures_leave_out_what_is_not_compared():
     for metric in ("insertion", "deletion"):
         kept = source.all_curves["net", metric]
         kept["copy"] = {image: curve for image, curve in kept["copy"].items() if image in EASY}
-    content = gathered(Results.of(source))
-    (part,) = content.parts
-    assert part.ranking.methods == ("grad-cam", "layer-cam")
-    assert part.ranking.mean.tolist() == [1.0, 2.0]
-    assert set(part.curves["deletion"]) == {"grad-cam", "layer-cam"}
+    content = gather(Results.of(source))
+    (section,) = content.sections
+    assert section.ranking.methods == ("grad-cam", "layer-cam")
+    assert section.ranking.mean.tolist() == [1.0, 2.0]
+    assert set(section.curves["deletion"]) == {"grad-cam", "layer-cam"}
     kept = source.all_curves["net", "deletion"]["grad-cam"]
     np.testing.assert_allclose(
-        part.curves["deletion"]["grad-cam"].mean, np.mean(list(kept.values()), axis=0), rtol=1e-6
+        section.curves["deletion"]["grad-cam"].mean, np.mean(list(kept.values()), axis=0), rtol=1e-6
     )
-    captions = {drawing.kind: drawing.caption for drawing in model_drawings(content, part)}
-    assert "Not ranked, for want of scores: copy." in captions["ranks"]
+    captions = {drawing.kind: drawing.caption for drawing in model_drawings(content, section)}
+    assert "Not ranked, because scores are missing: copy." in captions["ranks"]
     assert "on net over 12 images," in captions["curves"]
     assert "Without a dot: no score, or too few to compare." in captions["differences"]
 
@@ -157,7 +157,7 @@ def test_an_unfinished_method_does_not_shift_the_others():
     """Means are over the images that all methods have finished, and of those the ones with scores of all."""
     without = [Unit("net", "layer-cam", image) for image in range(9, 12)]
     source = made(study(METHODS, ("deletion",)), IMAGES, scores(range(1, 12)), without)
-    lines = {line.method: line for line in gathered(Results.of(source)).parts[0].summary.lines}
+    lines = {line.method: line for line in gather(Results.of(source)).sections[0].summary.lines}
     assert [lines[method].images for method in METHODS] == [8, 8, 8]
     assert lines["grad-cam"].mean == pytest.approx(GRAD_CAM[1:9].mean())
 
@@ -220,6 +220,6 @@ def test_classes_go_by_name_where_they_are_known(tmp_path):
     ]
     for of, said in expected:
         source = with_pictures(made(of, 2, scores(range(2))), 2)
-        (part,) = gathered(Results.of(source)).parts
+        (section,) = gather(Results.of(source)).sections
         # The first image is predicted as what is explained, the second is not.
-        assert [classes_of(example) for example in part.examples] == [f"{said.split(',')[0]}, as predicted", said]
+        assert [classes_of(example) for example in section.examples] == [f"{said.split(',')[0]}, as predicted", said]

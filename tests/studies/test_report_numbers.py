@@ -1,4 +1,4 @@
-"""What a report says: intervals, ranks, verdicts and readings, on scores made up so that the answer is known."""
+"""What a report says: intervals, ranks, verdicts and interpretations, on scores made up so that the answer is known."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from egcam.evaluation.ranking import mean_ranks
 from egcam.evaluation.table import Row, Table
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
-from egcam.studies.report.content import gathered
+from egcam.studies.report.formatting import figure, spread
+from egcam.studies.report.interpretation import interpret, sentences, statement
 from egcam.studies.report.intervals import draws, intervals
-from egcam.studies.report.reading import read, sentences, statement
 from egcam.studies.report.summary import summarised
-from egcam.studies.report.words import figure, spread
+from egcam.studies.report.view import gather
 from egcam.studies.results import Results
 from support.results_in_memory import METHODS, METRICS, made, study, with_pictures
 
@@ -175,7 +175,7 @@ def test_images_of_one_name_are_ranked_each():
     assert found.mean.tolist() == [pytest.approx(4 / 3), pytest.approx(5 / 3)]
 
 
-# Readings
+# Interpretations
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_images_of_one_name_are_ranked_each():
 )
 def test_a_shift_larger_than_the_noise_is_seen(own, other, metric, place):
     of = table({metric: {"a": noisy(own, 0, spread=0.01), "b": noisy(other, 1, spread=0.01)}})
-    standing = read(of, "a").standings[0]
+    standing = interpret(of, "a").standings[0]
     assert standing.place == place
     assert standing.best == "b"
     line = summarised(of, "b").line(metric, "a")
@@ -203,15 +203,15 @@ def test_a_shift_below_the_noise_is_a_tie():
     a = noisy(0.5, 0)
     b = a + noisy(0.002, 1, spread=0.05) - noisy(0, 1, spread=0.05).mean()
     of = table({"insertion": {"a": a, "b": b}})
-    assert read(of, "a").standings[0].place == "tied"
-    assert read(of, "b").standings[0].place == "first"
-    told = sentences(read(of, "a"), LABELS)
+    assert interpret(of, "a").standings[0].place == "tied"
+    assert interpret(of, "b").standings[0].place == "first"
+    told = sentences(interpret(of, "a"), LABELS)
     assert told == [
         "A-CAM is not the best.",
         "Tied with the best mean (the paired interval to it includes 0): Insertion (B-CAM).",
     ]
-    assert sentences(read(of, "b"), LABELS) == [
-        "B-CAM has the best mean on 1 of 1 metric; not to be told from others on Insertion (from A-CAM)."
+    assert sentences(interpret(of, "b"), LABELS) == [
+        "B-CAM has the best mean on 1 of 1 metric; not distinguishable from others on Insertion (A-CAM)."
     ]
 
 
@@ -222,12 +222,12 @@ def test_the_unfavourable_is_said_by_name():
             "deletion": {"a": noisy(0.1, 3), "b": noisy(0.5, 4), "c": noisy(0.6, 5)},
         }
     )
-    told = sentences(read(of, "a"), LABELS)
+    told = sentences(interpret(of, "a"), LABELS)
     assert told[0] == "A-CAM has the best mean on 1 of 2 metrics; clear of every other method on Deletion."
     line = summarised(of, "b").line("insertion", "a")
     apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
-    behind = f"Behind on Insertion (higher is better): {apart} to the best mean, that of B-CAM"
-    assert told[1] == f"{behind}; C-CAM is ahead of it, too."
+    behind = f"Behind on Insertion (higher is better): {apart} from the best mean, that of B-CAM"
+    assert told[1] == f"{behind}; C-CAM is also ahead of it."
     assert len(told) == 2
     assert statement(line, "b", LABELS) == f"Insertion (higher is better): A-CAM is behind B-CAM: {apart}"
     assert apart.startswith("-0.5")
@@ -235,16 +235,16 @@ def test_the_unfavourable_is_said_by_name():
 
 def test_readings_where_nothing_can_be_said():
     one = table({"insertion": {"a": [0.5], "b": [0.4]}})
-    assert sentences(read(one, "a"), LABELS) == [
+    assert sentences(interpret(one, "a"), LABELS) == [
         "A single image has no interval: the numbers above are of that image and say nothing beyond it."
     ]
     assert "on one image, which shows nothing" in statement(summarised(one, "b").line("insertion", "a"), "b", LABELS)
     alone = table({"insertion": {"a": [0.5, 0.6]}})
-    assert "only method" in sentences(read(alone, "a"), LABELS)[0]
+    assert "only method" in sentences(interpret(alone, "a"), LABELS)[0]
     empty = table({"insertion": {"a": [nan, nan], "b": [0.4, 0.5]}})
-    assert sentences(read(empty, "a"), LABELS) == ["A-CAM is not the best.", "No score: Insertion."]
+    assert sentences(interpret(empty, "a"), LABELS) == ["A-CAM is not the best.", "No score: Insertion."]
     assert "no image has a score of both" in statement(summarised(empty, "b").line("insertion", "a"), "b", LABELS)
-    assert sentences(read(empty, "b"), LABELS) == ["B-CAM is not the best.",
+    assert sentences(interpret(empty, "b"), LABELS) == ["B-CAM is not the best.",
                                                    "Too few images have a score to compare: Insertion."]  # fmt: skip
 
 
@@ -252,8 +252,8 @@ def test_equal_scores_are_no_difference():
     same = noisy(0.5, 0)
     of = table({"insertion": {"a": same, "b": same}})
     assert summarised(of, "b").line("insertion", "a").verdict == "no difference shown"
-    assert read(of, "a").standings[0].place == "shared"
-    assert sentences(read(of, "a"), LABELS) == ["A-CAM shares the best mean on Insertion (with B-CAM)."]
+    assert interpret(of, "a").standings[0].place == "shared"
+    assert sentences(interpret(of, "a"), LABELS) == ["A-CAM shares the best mean on Insertion (with B-CAM)."]
 
 
 def test_numbers_are_printed_to_the_digits_they_have():
@@ -330,14 +330,14 @@ def test_another_baseline(tmp_path, no_figures):
 
 
 def test_without_grad_cam_the_first_method_is_the_baseline():
-    assert gathered(Results.of(made(study(["layer-cam", "cam"]), 3, lambda *_: 0.5))).baseline == "layer-cam"
+    assert gather(Results.of(made(study(["layer-cam", "cam"]), 3, lambda *_: 0.5))).baseline == "layer-cam"
 
 
 def test_curves_are_means_over_the_images_all_methods_have():
     source = with_pictures(made(study(), 4, value), 4)
     del source.all_curves["net", "insertion"]["layer-cam"][1]
     source.all_curves["net", "insertion"]["grad-cam"][3][2] = nan
-    (part,) = gathered(Results.of(source)).parts
+    (part,) = gather(Results.of(source)).sections
     for method in METHODS:
         kept = source.all_curves["net", "insertion"][method]
         expected = np.mean([kept[0], kept[2]], axis=0)
@@ -354,14 +354,14 @@ def test_curves_of_other_lengths_are_brought_together():
     source.all_curves["net", "insertion"]["grad-cam"] = {
         0: np.linspace(0, 1, 11, dtype=np.float32), 1: np.linspace(0, 1, 6, dtype=np.float32),
     }  # fmt: skip
-    (part,) = gathered(Results.of(source)).parts
+    (part,) = gather(Results.of(source)).sections
     np.testing.assert_allclose(part.curves["insertion"]["grad-cam"].mean, np.linspace(0, 1, 11), atol=1e-6)
 
 
 def test_examples_show_the_maps():
     source = with_pictures(made(study(examples=2), 4, value), 4)
     source.all_maps["net", "layer-cam"].pop(1)
-    (part,) = gathered(Results.of(source)).parts
+    (part,) = gather(Results.of(source)).sections
     assert [example.name for example in part.examples] == ["0.png", "1.png"]
     assert part.examples[1].overlays["layer-cam"] is None
     assert part.examples[1].overlays["grad-cam"].size == (8, 8)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from egcam.attribution.references import gaussian_blur
-from egcam.drawing.palette import OPACITY, Pixels, heat_layer, is_signed
+from egcam.drawing.palette import OPACITY, Pixels, checked_opacity, heat_layer, is_signed
+from egcam.drawing.text_layout import fitted, font, width_of
 from egcam.errors import InputError
 
 # matplotlib is imported inside functions only: `import egcam` must stay quick.
@@ -73,19 +72,51 @@ def overlay_image(
         >>> overlay_image(Image.new("RGB", (8, 6), "white"), np.zeros((3, 4))).getpixel((0, 0))
         (255, 255, 255)
     """
-    if not 0 <= alpha <= 1:
-        raise InputError(f"alpha is the opacity, a number from 0 to 1; not {alpha}")
-    photograph = image.convert("RGB")
-    values = _resized(legible(_checked(heatmap)), photograph.size)
-    layer = heat_layer(values, colormap, is_signed(values), opacity=1.0, sharpness=sharpness)
-    importance = layer[:, :, 3:]
-    opacity = alpha * importance
-    below = _greyed(np.asarray(photograph, dtype=np.float32) / 255, importance)
+    photograph = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
+    values = _checked(heatmap)
+    below, layer = overlay_layers(photograph, values, colormap, is_signed(values), alpha, sharpness)
+    opacity = layer[:, :, 3:]
     return _as_image((1 - opacity) * below + opacity * layer[:, :, :3])
 
 
-def _greyed(pixels: Pixels, share: Pixels) -> Pixels:
-    """The photograph without its colours where the map's come in: an orange cup must not look like heat."""
+def overlay_layers(
+    photograph: Pixels,
+    heat: Pixels,
+    colors: str | None = None,
+    signed: bool = False,
+    opacity: float = OPACITY,
+    sharpness: float = 1.0,
+) -> tuple[Pixels, Pixels]:
+    """What every overlay is made of: the photograph, and over it the heat map's colours, as large as the photograph.
+
+    The photograph loses its own colours where the map's come in: an orange cup must not look like heat. A map of
+    scattered dots is made `legible`.
+
+    Args:
+        photograph: (H, W, 3) in [0, 1].
+        heat: (h, w) in [0, 1], or in [-1, 1] where it is signed.
+        colors: a matplotlib colour map; by default that of `egcam.drawing.palette`.
+        signed: from -1 rather than from 0.
+        opacity: of the most important place.
+        sharpness: an exponent of what is shown.
+
+    Returns:
+        (H, W, 3) and (H, W, 4).
+
+    Example:
+        >>> below, layer = overlay_layers(np.full((1, 2, 3), (1.0, 0.0, 0.0)), np.array([[0.0, 1.0]]))
+        >>> below[0].round(3).tolist(), [round(float(alpha), 3) for alpha in layer[0, :, 3]]
+        ([[1.0, 0.0, 0.0], [0.299, 0.299, 0.299]], [0.0, 0.8])
+    """
+    values = _resized(legible(heat.astype(np.float32)), (photograph.shape[1], photograph.shape[0]))
+    layer = heat_layer(values, colors, signed, 1.0, sharpness)
+    below = greyed(photograph, layer[:, :, 3:])
+    layer[:, :, 3] *= checked_opacity(opacity)
+    return below, layer
+
+
+def greyed(pixels: Pixels, share: Pixels | float = 1.0) -> Pixels:
+    """(H, W, 3) without its colours as far as `share` says, as light as before (Rec. 601)."""
     grey = (pixels @ np.array([0.299, 0.587, 0.114], dtype=np.float32))[:, :, None]
     return (1 - share) * pixels + share * grey
 
@@ -245,7 +276,7 @@ def bars(names: Sequence[str], shares: Sequence[float], side: int = 280) -> Imag
     draw = ImageDraw.Draw(chart)
     step = side / max(len(names), 1)
     thick = max(3, round(step * 0.24))
-    number_width = _font(style.detail_size, bold=True).getlength("100.0%") + style.gap // 2
+    number_width = font(style.detail_size, bold=True).getlength("100.0%") + style.gap // 2
     for index, (name, share) in enumerate(zip(names, shares, strict=True)):
         above = round(index * step)
         _write(draw, name, (0, above), style.detail_size, style.ink, side)
@@ -257,7 +288,7 @@ def bars(names: Sequence[str], shares: Sequence[float], side: int = 280) -> Imag
         draw.rounded_rectangle((0, line, length, line + thick), radius=thick // 2, fill=style.bar)
         middle = line + thick / 2
         text = f"{share:.1%}"
-        draw.text((side, middle), text, style.ink, _font(style.detail_size, bold=True), anchor="rm")
+        draw.text((side, middle), text, style.ink, font(style.detail_size, bold=True), anchor="rm")
     return chart
 
 
@@ -272,23 +303,9 @@ def _write(
 ) -> None:
     """One line of text that never runs over `width`: set smaller if need be, then cut with an ellipsis."""
     smallest = max(7, round(0.7 * size))
-    while size > smallest and _font(size, bold).getlength(text) > width:
+    while size > smallest and width_of(text, size, bold) > width / 72:
         size -= 1
-    font = _font(size, bold)
-    if font.getlength(text) > width:
-        while text and font.getlength(text + "…") > width:
-            text = text[:-1]
-        text = text.rstrip() + "…"
-    draw.text(corner, text, color, font)
-
-
-@cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans as matplotlib brings it along: the same letters on every machine."""
-    import matplotlib
-
-    file = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf")
-    return ImageFont.truetype(str(file), size)
+    draw.text(corner, fitted(text, width / 72, size, 1, bold), color, font(size, bold))
 
 
 def stack(pages: Sequence[Image.Image]) -> Image.Image:

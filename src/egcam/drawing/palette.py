@@ -4,7 +4,8 @@ A map is drawn in viridis, a signed one from blue (-1) over near white (0) to re
 
     alpha = opacity * |importance|
 
-so that the most important place is covered by `OPACITY` and a place of no importance shows the bare photograph.
+so that the most important place is covered by `OPACITY` and a place of no importance shows the bare photograph, which
+loses its own colours as the map's come in.
 Both are of the sharpened map, sign(v) |v|^sharpness: an exponent for the eye alone, 1 unless asked for.
 """
 
@@ -51,6 +52,13 @@ def checked_sharpness(sharpness: float) -> float:
     return float(sharpness)
 
 
+def checked_opacity(opacity: float) -> float:
+    """The opacity itself, if it is one."""
+    if not 0 <= opacity <= 1:
+        raise InputError(f"opacity is a number from 0 to 1; not {opacity}")
+    return opacity
+
+
 def sharpened(values: Pixels, sharpness: float = 1.0) -> Pixels:
     """sign(v) |v|^sharpness: the order of the pixels stays, what is small is shown smaller.
 
@@ -94,11 +102,9 @@ def heat_layer(
         >>> heat_layer(np.array([[0.0, 0.5, 1.0]]), opacity=0.8)[0, :, 3].tolist()
         [0.0, 0.4000000059604645, 0.800000011920929]
     """
-    if not 0 <= opacity <= 1:
-        raise InputError(f"opacity is a number from 0 to 1; not {opacity}")
     values = sharpened(np.clip(heat, -1 if signed else 0, 1), sharpness)
     layer = np.array(heat_colors(colors, signed)((values + 1) / 2 if signed else values), dtype=np.float32)
-    layer[:, :, 3] = opacity * np.abs(values)
+    layer[:, :, 3] = checked_opacity(opacity) * np.abs(values)
     return layer
 
 

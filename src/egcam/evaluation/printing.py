@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -13,70 +12,64 @@ import numpy as np
 from egcam.evaluation.comparable import ranks
 from egcam.evaluation.numbers import counted, figure
 from egcam.metrics.registry import metric as metric_called
+from egcam.pages.tables import Cell, Column, Mark, TextTable, as_latex, as_markdown, as_rich
 
 if TYPE_CHECKING:
-    from rich.table import Table as Grid
+    from rich.table import Table as RichTable
 
     from egcam.evaluation.table import Table
 
 
-@dataclass(frozen=True)
-class Marks:
-    """How cells are marked: patterns for the best mean, the second, and one over its own number of images."""
-
-    best: str
-    second: str
-    own: str
-
-
-MARKDOWN = Marks("**{}**", "<u>{}</u>", "{} (n = {})")
-LATEX = Marks(r"\textbf{{{}}}", r"\underline{{{}}}", "{} ($n={}$)")
-RICH = Marks("[bold]{}[/bold]", "[underline]{}[/underline]", "{} (n = {})")
-HTML = Marks("<strong>{}</strong>", "<u>{}</u>", "{} <small>(n = {})</small>")
-
-_LATEX_ARROWS = {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 _ALIKE = "those that all compared methods have a score for"
 
 
-def column(table: Table, metric: str, marks: Marks) -> list[str]:
-    """The printed means of a metric, in the order of the methods; '-' where no image has a score.
+def score_table(
+    table: Table, labels: Mapping[str, str] | None = None, titles: Callable[[str], str] | None = None
+) -> TextTable:
+    """Methods by metrics: the printed means, '-' where no image has a score.
 
     Means that are printed alike are marked alike: those of the best, or of the second, are all marked. A mean that is
-    not compared with the others is marked with its number of images and nothing else.
+    not compared with the others has its number of images beside it and no mark. Where metrics are over different
+    numbers of images, a last row says how many.
+
+    Args:
+        table: the scores.
+        labels: what to call the methods.
+        titles: what the heading of a metric stands for.
     """
+    columns = [_cells(table, metric) for metric in table.metrics]
+    heads = [
+        Column(f"{metric_called(name).label} {metric_called(name).arrow}", titles(name) if titles else "")
+        for name in table.metrics
+    ]
+    counts = image_counts(table)
+    return TextTable(
+        (Column("method"), *heads),
+        tuple(
+            (Cell(labels[method] if labels else method), *(cells[place] for cells in columns))
+            for place, method in enumerate(table.methods)
+        ),
+        foot=("images", *(f"{count:,}" if count else "-" for count in counts)) if len(set(counts)) > 1 else (),
+    )
+
+
+def _cells(table: Table, metric: str) -> list[Cell]:
+    """The means of a metric, in the order of the methods."""
     found = table.comparable(metric)
     held = np.isfinite(found.values).sum(0)
     means = table.means(metric)
     placed = ranks(means, found.compared, metric_called(metric).higher_is_better)
     places = sorted({rank for rank in placed if isfinite(rank)})
-    cells = []
-    for number, (mean, rank) in enumerate(zip(means, placed, strict=True)):
-        text = figure(mean)
-        if isfinite(mean) and not found.compared[number]:
-            text = marks.own.format(text, f"{held[number]:,}")
-        elif len(places) > 1 and rank == places[0]:
-            text = marks.best.format(text)
-        elif len(places) > 1 and rank == places[1]:
-            text = marks.second.format(text)
-        cells.append(text)
-    return cells
-
-
-def rows(table: Table, marks: Marks) -> dict[str, list[str]]:
-    """The cells of each method, in the order of the metrics."""
-    columns = [column(table, metric, marks) for metric in table.metrics]
-    return {method: [cells[place] for cells in columns] for place, method in enumerate(table.methods)}
+    marks: dict[float, Mark] = dict(zip(places, ("best", "second"), strict=False)) if len(places) > 1 else {}
+    return [
+        Cell(figure(mean), marks.get(rank, ""), int(count) if isfinite(mean) and not compared else None)
+        for mean, rank, count, compared in zip(means, placed, held, found.compared, strict=True)
+    ]
 
 
 def image_counts(table: Table) -> list[int]:
     """How many images the means of each metric are over; 0 where no method is compared."""
     return [table.comparable(metric).images for metric in table.metrics]
-
-
-def image_cells(table: Table) -> list[str]:
-    """A last row that says the number of images, for a table whose metrics differ in it; else nothing."""
-    counts = image_counts(table)
-    return [f"{count:,}" if count else "-" for count in counts] if len(set(counts)) > 1 else []
 
 
 def means_over(table: Table) -> str:
@@ -147,52 +140,14 @@ def _causes(counts: tuple[tuple[str, int], ...]) -> str:
 
 def markdown_grid(table: Table) -> str:
     """Methods by metrics in Markdown."""
-    heads = ["method", *(f"{metric_called(name).label} {metric_called(name).arrow}" for name in table.metrics)]
-    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" + " ---: |" * len(table.metrics)]
-    lines += [f"| {method} | " + " | ".join(cells) + " |" for method, cells in rows(table, MARKDOWN).items()]
-    counts = image_cells(table)
-    return "\n".join(lines + ([f"| *images* | {' | '.join(counts)} |"] if counts else [])) + "\n"
+    return as_markdown(score_table(table))
 
 
 def latex_grid(table: Table) -> str:
     """Methods by metrics in LaTeX, with booktabs."""
-    heads = [
-        f"{latex_escaped(metric_called(name).label)} {_LATEX_ARROWS[metric_called(name).arrow]}"
-        for name in table.metrics
-    ]
-    lines = [rf"\begin{{tabular}}{{l{'r' * len(table.metrics)}}}", r"\toprule"]
-    lines += [" & ".join(["Method", *heads]) + r" \\", r"\midrule"]
-    lines += [" & ".join([latex_escaped(method), *cells]) + r" \\" for method, cells in rows(table, LATEX).items()]
-    counts = image_cells(table)
-    lines += [r"\midrule", " & ".join(["images", *counts]) + r" \\"] if counts else []
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(lines) + "\n"
+    return as_latex(score_table(table))
 
 
-def rich_grid(table: Table) -> Grid:
+def rich_grid(table: Table) -> RichTable:
     """Methods by metrics for a terminal."""
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    grid = Grid(box=None, header_style="bold", pad_edge=False)
-    grid.add_column("method")
-    for name in table.metrics:
-        grid.add_column(f"{metric_called(name).label} {metric_called(name).arrow}", justify="right")
-    for method, cells in rows(table, RICH).items():
-        grid.add_row(Text(method), *cells)
-    counts = image_cells(table)
-    if counts:
-        grid.add_row("images", *counts)
-    return grid
-
-
-def latex_escaped(text: str) -> str:
-    r"""Text without what LaTeX would take for a command.
-
-    Example:
-        >>> print(latex_escaped("a_b 5%"))
-        a\_b 5\%
-    """
-    special: dict[str, str | int | None] = {character: "\\" + character for character in "&%$#_{}"}
-    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return text.translate(str.maketrans(special))
+    return as_rich(score_table(table))

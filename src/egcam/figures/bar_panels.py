@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from egcam.drawing import text_layout
 from egcam.evaluation.table import Table
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.scores import Score, best_of, by_metric, needs_log, scores_of
-from egcam.figures.sheet import MARGIN, Sheet
+from egcam.figures.sheet import MARGIN, Sheet, name_rows
 from egcam.figures.ticks import plain_numbers, powers_of_ten
 from egcam.metrics.registry import metric
 
@@ -52,8 +53,8 @@ def metric_bars(
     panels = by_metric(scores_of(source))
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     inches = style.width_in_inches(width)
-    widest = max(words.width_of(style.label(method), style.SMALL, bold=True) for method in methods)
-    names = min(widest, 0.42 * inches) + 0.06
+    widest = max(text_layout.width_of(style.label(method), style.SMALL, bold=True) for method in methods)
+    names = min(widest, 0.42 * inches) + 0.07
     room = inches - 2 * MARGIN - names
     most = max(1, int((room + _BETWEEN) / (_SMALLEST_BARS + _NUMBERS + _BETWEEN)))
     columns = min(len(panels), most if columns is None else max(1, columns))
@@ -70,7 +71,8 @@ def metric_bars(
         axes = sheet.axes(left, MARGIN + above + row * (above + tall + below), bars, tall)
         _draw(axes, name, panel, methods, looks)
         if column == 0:
-            _name_rows(axes, methods, names - 0.06)
+            emphasised = [looks[method].color == style.EMPHASIS for method in methods]
+            name_rows(axes, [style.label(method) for method in methods], emphasised, names - 0.07)
     return sheet.page
 
 
@@ -123,23 +125,6 @@ def _settle(axes: Axes, count: int, logarithmic: bool) -> None:
         axes.axvline(0, color=style.FAINT, linewidth=0.6, zorder=4)
     axes.grid(visible=True, axis="x")
     axes.set_axisbelow(True)
-
-
-def _name_rows(axes: Axes, methods: list[str], width: float) -> None:
-    for place, method in enumerate(methods):
-        ours = style.color(method) == style.EMPHASIS
-        axes.annotate(
-            words.fitted(style.label(method), width, style.SMALL, lines=1, bold=ours),
-            (0, place),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(-4, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=style.SMALL,
-            fontweight="bold" if ours else "normal",
-            annotation_clip=False,
-        )
 
 
 def _short(value: float) -> str:

@@ -8,9 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from egcam.attribution.explanation import Explanation
+from egcam.drawing import text_layout
+from egcam.drawing.overlays import greyed
 from egcam.drawing.palette import OPACITY, Pixels, is_signed
 from egcam.errors import InputError
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.pictures import (
     Picture,
     as_map,
@@ -18,7 +20,6 @@ from egcam.figures.pictures import (
     draw_color_bar,
     draw_overlay,
     draw_picture,
-    greyed,
 )
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
 from egcam.imageops import upsampled
@@ -128,8 +129,8 @@ def class_contrast(
     tile = min(1.9, (inches - 2 * MARGIN - (across - 1) * GAP) / across)
     tall = tile * contrast.this.shape[0] / contrast.this.shape[1]
     titles = [caption, f"why {labels[0]}?", f"why {labels[1]}?", f"why {labels[0]} rather than {labels[1]}?"]
-    titles = [words.fitted(title, tile, style.SMALL, lines=2) for title in titles]
-    header = max(words.height_of(title, style.SMALL) for title in titles) + 0.04
+    titles = [text_layout.fitted(title, tile, style.SMALL, lines=2) for title in titles]
+    header = max(text_layout.height_of(title, style.SMALL) for title in titles) + 0.04
     rows = 4 // across
     foot = BAR + 0.33
     sheet = Sheet(inches, MARGIN + rows * (header + tall + GAP) + foot)

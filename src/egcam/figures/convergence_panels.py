@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from egcam.drawing import text_layout
 from egcam.drawing.palette import OPACITY, is_signed
 from egcam.errors import InputError
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.pictures import (
     Picture,
     as_rgb,
@@ -60,7 +61,7 @@ def convergence(
     tiles = len(places) + 1
     tile = min(1.3, (inches - 2 * MARGIN - tiles * GAP - BAR - BAR_WORDS) / tiles)
     tall = tile * data.long_map.shape[0] / data.long_map.shape[1]
-    line = words.height_of("x", style.SMALL)
+    line = text_layout.height_of("x", style.SMALL)
     plot = min(0.55 * inches, 2.2)
     left, below, legend = 0.68, 0.36, 2 * line + 0.16
     sheet = Sheet(inches, 0.06 + plot + below + legend + line + tall + 0.05 + 2 * MARGIN)

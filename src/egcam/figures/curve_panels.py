@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from egcam.drawing import text_layout
 from egcam.errors import InputError
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.sheet import MARGIN, Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
 from egcam.metrics.perturb import Curve
@@ -79,11 +80,13 @@ def mean_curve(curve: Curve, level: float = 0.95, *, resamples: int = 2000, seed
 
 @style.context()
 def perturbation_curves(
-    curves: Mapping[str, Mapping[str, Curve]],
+    curves: Mapping[str, Mapping[str, Curve | MeanCurve]],
     *,
     level: float = 0.95,
     score: str = "class probability",
     width: style.Width | float = "page",
+    labels: Mapping[str, str] | None = None,
+    looks: Mapping[str, style.Line] | None = None,
 ) -> Figure:
     """Insertion, deletion or other curves of several methods: mean, interval, and the areas in the legend.
 
@@ -91,10 +94,13 @@ def perturbation_curves(
     named after one), each with its areas in the order of the panels. All panels have one scale.
 
     Args:
-        curves: by panel ("insertion", "deletion", …), then by method: what `insertion_curve` and the like return.
+        curves: by panel ("insertion", "deletion", …), then by method: what `insertion_curve` and the like return, or
+            what `mean_curve` made of it.
         level: of the band around the mean; a single image has none.
         score: what the height of a curve is.
         width: "column", "page" or inches.
+        labels: what to call the methods; `style.label` by default.
+        looks: how to draw them; `style.lines` by default.
 
     Example:
         >>> import torch
@@ -106,19 +112,29 @@ def perturbation_curves(
     if not curves or not all(curves.values()):
         raise InputError("there is nothing to draw: pass curves by panel and method, {'insertion': {'grad-cam': …}}")
     panels = {
-        name: {method: mean_curve(curve, level) for method, curve in panel.items()} for name, panel in curves.items()
+        name: {
+            method: curve if isinstance(curve, MeanCurve) else mean_curve(curve, level)
+            for method, curve in panel.items()
+        }
+        for name, panel in curves.items()
     }
-    looks = style.lines(_ranked(panels))
-    entries = {method: f"{style.label(method)}  {_areas(panels, method)}" for method in looks}
+    ranked = _ranked(panels)
+    looks = looks or style.lines(ranked)
+    called = {method: labels[method] if labels else style.label(method) for method in ranked}
     inches = style.width_in_inches(width)
+    areas = {method: _areas(panels, method) for method in ranked}
+    room = inches - 2 * MARGIN - 0.45 - max(text_layout.width_of(f"  {text}", style.SMALL) for text in areas.values())
+    entries = {
+        method: f"{text_layout.fitted(called[method], room, style.SMALL, 1)}  {areas[method]}" for method in ranked
+    }
     room = inches - _LEFT - MARGIN - 0.06
     across = min(len(panels), max(1, int((room + _BETWEEN) / (_SMALLEST + _BETWEEN))))
     rows = -(-len(panels) // across)
     wide = min(3.4, (room - (across - 1) * _BETWEEN) / across)
     tall = min(0.85 * wide, 2.2)
-    widest = max(words.width_of(text, style.SMALL) for text in entries.values())
+    widest = max(text_layout.width_of(text, style.SMALL) for text in entries.values())
     columns = min(max(1, int((inches - 2 * MARGIN) / (widest + 0.45))), len(entries))
-    legend = (-(-len(entries) // columns) + 1) * _LINE + 0.04
+    legend = (-(-len(entries) // columns) + 1) * _LINE + 0.09
     sheet = Sheet(inches, rows * (_ABOVE + tall + _BELOW) + legend + MARGIN)
     start = _LEFT + (room - across * wide - (across - 1) * _BETWEEN) / 2
     low, high = _range(panels)
@@ -126,7 +142,7 @@ def perturbation_curves(
         row, column = divmod(number, across)
         top = row * (_ABOVE + tall + _BELOW) + _ABOVE
         axes = sheet.axes(start + column * (wide + _BETWEEN), top, wide, tall)
-        _draw(axes, name, {method: panel[method] for method in looks if method in panel}, looks)
+        _draw(axes, name, {method: panel[method] for method in ranked if method in panel}, looks)
         axes.set_ylim(low, high)
         axes.tick_params(labelleft=column == 0)
         if column == 0:
@@ -135,7 +151,7 @@ def perturbation_curves(
     return sheet.page
 
 
-_LEFT, _BETWEEN, _ABOVE, _BELOW, _SMALLEST, _LINE = 0.5, 0.16, 0.24, 0.4, 1.2, 0.145
+_LEFT, _BETWEEN, _ABOVE, _BELOW, _SMALLEST, _LINE = 0.5, 0.16, 0.24, 0.4, 1.2, 0.124
 
 
 def _range(panels: Mapping[str, Mapping[str, MeanCurve]]) -> tuple[float, float]:

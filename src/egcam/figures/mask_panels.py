@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from egcam.drawing import text_layout
 from egcam.drawing.palette import OPACITY, is_signed
 from egcam.errors import InputError
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.pictures import (
     Picture,
     as_heat,
@@ -95,9 +96,9 @@ def mask_comparison(
     tall = tile * inside.shape[0] / inside.shape[1]
     picture = as_rgb(image)
     titles = [caption, "mask", *(style.label(method) for method in heat)]
-    titles = [words.fitted(title, tile, style.SMALL, lines=2, bold=True) for title in titles]
-    header = max(words.height_of(title, style.SMALL) for title in titles) + 0.03
-    foot = words.height_of("x", style.SMALL) + 0.05
+    titles = [text_layout.fitted(title, tile, style.SMALL, lines=2, bold=True) for title in titles]
+    header = max(text_layout.height_of(title, style.SMALL) for title in titles) + 0.03
+    foot = text_layout.height_of("x", style.SMALL) + 0.05
     sheet = Sheet(inches, MARGIN + header + tall + foot + MARGIN)
     top = MARGIN + header
 
@@ -114,7 +115,7 @@ def mask_comparison(
         draw_overlay(axes, picture, heat[method], colors, signed, opacity, sharpness)
         draw_outline(axes, inside)
     said = metric(measure).name.replace("-", " ")
-    if words.width_of(f"{said} 0.000", style.SMALL, bold=True) > tile:
+    if text_layout.width_of(f"{said} 0.000", style.SMALL, bold=True) > tile:
         said = metric(measure).label
     methods: list[str | None] = [None, None, *heat]
     for number, (title, shown) in enumerate(zip(titles, methods, strict=True)):

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from egcam.attribution.explanation import Explanation
+from egcam.drawing import text_layout
 from egcam.drawing.palette import OPACITY, Pixels, is_signed
 from egcam.errors import InputError
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.pictures import (
     Picture,
     as_heat,
@@ -173,8 +174,8 @@ def _layout(methods: tuple[str, ...], heat: Mapping[str, Pixels], width: float, 
     # One or two methods alone would get tiles as large as a hand.
     tile = min(tile, 1.6)
     rows, across = next(iter(heat.values())).shape
-    titles = [words.fitted(style.label(method), tile, style.SMALL, lines=2, bold=True) for method in methods]
-    header = max(words.height_of(title, style.SMALL) for title in titles) + 0.03
+    titles = [text_layout.fitted(style.label(method), tile, style.SMALL, lines=2, bold=True) for method in methods]
+    header = max(text_layout.height_of(title, style.SMALL) for title in titles) + 0.03
     return _Layout(left, tile, tile * rows / across, columns, tuple(bands), header)
 
 
@@ -184,7 +185,7 @@ def _saved(layout: _Layout) -> float:
 
 
 def _caption_height() -> float:
-    return words.height_of("x", style.SMALL) + 0.03
+    return text_layout.height_of("x", style.SMALL) + 0.03
 
 
 def _draw_block(
@@ -200,7 +201,7 @@ def _draw_block(
     big = 2 * layout.tile + GAP
     header = layout.header if titled else _caption_height()
     # The image and its caption; the maps begin to its right.
-    text = words.fitted(caption, big, style.TEXT, lines=1)
+    text = text_layout.fitted(caption, big, style.TEXT, lines=1)
     sheet.write(text, layout.left + big / 2, top + header - 0.03, size=style.TEXT, down="bottom")
     draw_picture(sheet.axes(layout.left, top + header, big, 2 * layout.tall + GAP), block.picture)
     for number, band in enumerate(layout.bands):
@@ -222,7 +223,7 @@ def _draw_block(
 
 def _title(sheet: Sheet, method: str, middle: float, bottom: float, width: float) -> None:
     ours = style.color(method) == style.EMPHASIS
-    text = words.fitted(style.label(method), width, style.SMALL, lines=2, bold=ours)
+    text = text_layout.fitted(style.label(method), width, style.SMALL, lines=2, bold=ours)
     sheet.write(text, middle, bottom, down="bottom", bold=ours, color=style.EMPHASIS if ours else style.INK)
 
 

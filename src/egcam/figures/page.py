@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from egcam.figures import style
 SUFFIXES = (".png", ".svg")
 # What would tell two runs apart: when, and with which version, a file was written.
 _ANONYMOUS: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
 }
 
 
@@ -44,11 +45,7 @@ class Page(Figure):
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""
-        from io import BytesIO
-
-        buffer = BytesIO()
-        self.savefig(buffer, format="png", dpi=150)
-        return buffer.getvalue()
+        return encoded(self, "png", 150)
 
 
 def save(figure: Figure, *paths: str | Path, dpi: float = style.DPI) -> list[Path]:
@@ -74,10 +71,21 @@ def save(figure: Figure, *paths: str | Path, dpi: float = style.DPI) -> list[Pat
     files = [checked_path(path) for path in paths]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
-        kind = file.suffix.lower()
-        with style.context():
-            figure.savefig(file, format=kind[1:], dpi=dpi, metadata=_ANONYMOUS[kind])
+        file.write_bytes(encoded(figure, file.suffix.lower()[1:], dpi))
     return files
+
+
+def encoded(figure: Figure, kind: str, dpi: float = style.DPI) -> bytes:
+    """A figure as the bytes of a PNG or SVG file.
+
+    Example:
+        >>> encoded(Page(2, 1), "png")[1:4]
+        b'PNG'
+    """
+    buffer = BytesIO()
+    with style.context():
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=_ANONYMOUS[kind])
+    return buffer.getvalue()
 
 
 def checked_path(path: str | Path) -> Path:

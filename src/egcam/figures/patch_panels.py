@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from egcam.figures import style, words
+from egcam.drawing import text_layout
+from egcam.figures import style
 from egcam.figures.pictures import Picture, as_heat, as_rgb, draw_picture
 from egcam.figures.sheet import GAP, MARGIN, Sheet
 from egcam.metrics.cells import cell_box, cells_of, hottest_cells
@@ -84,7 +85,7 @@ def top_patches(
     picture = as_rgb(image)
     rows, columns = picture.shape[:2]
     inches = style.width_in_inches(width)
-    line = words.height_of("x", style.SMALL)
+    line = text_layout.height_of("x", style.SMALL)
     header = line + 0.03 if caption else 0.0
     # Patches stand in two or more rows beside the image, as high as the image together.
     down = 2 if k <= 8 else 3
@@ -120,7 +121,7 @@ def top_patches(
     axes.set_xlim(0, 1)
     axes.set_ylim(1, 0)
     if caption:
-        text = words.fitted(caption, side, style.TEXT, lines=1)
+        text = text_layout.fitted(caption, side, style.TEXT, lines=1)
         sheet.write(text, MARGIN + side / 2, MARGIN, size=style.TEXT)
     step = (high + 0.02) / down
     for number, patch in enumerate(patches):

@@ -1,6 +1,6 @@
 """Photographs, coarse maps and overlays on axes, and the colour bars that go with them.
 
-An overlay is two layers: the photograph in its own colours and, above it, the map's (`drawing.palette.heat_layer`).
+An overlay is two layers, those of `drawing.overlays.overlay_layers`: the photograph and, above it, the map's colours.
 The colour bar of an overlay shows the same colours with the same alpha over a middle grey, as the photograph would be;
 that of a coarse map shows them plain. A coarse map is the map itself: sharpness, an exponent of overlays, leaves it.
 """
@@ -17,7 +17,7 @@ from matplotlib.image import AxesImage
 from PIL import Image
 from torch import Tensor
 
-from egcam.drawing.overlays import to_pil
+from egcam.drawing.overlays import overlay_layers, to_pil
 from egcam.drawing.palette import OPACITY, Pixels, heat_colors, heat_layer
 from egcam.errors import InputError
 from egcam.figures import style
@@ -94,11 +94,6 @@ def as_map(values: Tensor | npt.ArrayLike) -> Pixels:
     return found
 
 
-def greyed(picture: Pixels) -> Pixels:
-    """The picture without its colours, as light as before (Rec. 601)."""
-    return np.repeat((picture @ np.array([0.299, 0.587, 0.114], dtype=np.float32))[:, :, None], 3, 2)
-
-
 def draw_picture(axes: Axes, picture: Pixels, interpolation: str = "antialiased") -> AxesImage:
     """The picture itself, filling the axes."""
     _frame(axes, picture.shape[0] / picture.shape[1])
@@ -131,9 +126,9 @@ def draw_overlay(
     sharpness: float = 1.0,
 ) -> tuple[AxesImage, AxesImage]:
     """The picture, and over it the heat map's colours, the more opaque the more important."""
-    below = draw_picture(axes, picture)
-    layer = heat_layer(heat, colors, signed, opacity, sharpness)
-    return below, axes.imshow(layer, extent=_WHOLE, aspect="auto", interpolation="bilinear")
+    below, layer = overlay_layers(picture, heat, colors, signed, opacity, sharpness)
+    shown = draw_picture(axes, below)
+    return shown, axes.imshow(layer, extent=_WHOLE, aspect="auto", interpolation="bilinear")
 
 
 def draw_color_bar(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from egcam.drawing import text_layout
 from egcam.errors import InputError
 from egcam.evaluation.table import Table
-from egcam.figures import style, words
+from egcam.figures import style
 from egcam.figures.scores import MeanRank, by_metric, mean_ranks, normalised, scores_of
-from egcam.figures.sheet import MARGIN, Sheet
+from egcam.figures.sheet import MARGIN, Sheet, name_rows
 from egcam.figures.ticks import these_numbers
 from egcam.metrics.registry import metric
 
@@ -33,6 +34,8 @@ def rank_plot(
     width: style.Width | float = "column",
     level: float = 0.95,
     note: str = "",
+    labels: Mapping[str, str] | None = None,
+    looks: Mapping[str, style.Line] | None = None,
 ) -> Figure:
     """Mean rank of every method over metrics and images, the best on top, with its interval.
 
@@ -41,11 +44,13 @@ def rank_plot(
         width: "column", "page" or inches.
         level: of the intervals, where they are computed here.
         note: a line under the axis; by default what the ranks are of.
+        labels: what to call the methods; `style.label` by default.
+        looks: how to draw them; `style.lines` by default.
 
     Example:
         >>> figure = rank_plot([MeanRank("grad-cam", 2.0, 1.5, 2.5), MeanRank("expected-grad-cam", 1.0, 1.0, 1.5)])
         >>> [text.get_text() for text in figure.axes[0].texts]
-        ['Expected Grad-CAM', '1.00', 'Grad-CAM', '2.00']
+        ['Expected Grad-CAM', 'Grad-CAM', '1.00', '2.00']
     """
     if isinstance(source, Table):
         ranks, images = mean_ranks(source, level=level)
@@ -58,20 +63,21 @@ def rank_plot(
         raise InputError("there are no ranks to draw")
     note = note or "mean rank (1 is best)"
     inches = style.width_in_inches(width)
-    widest = max(words.width_of(style.label(one.method), style.TEXT, bold=True) for one in ranks)
+    looks = looks or style.lines(one.method for one in ranks)
+    called = [labels[one.method] if labels else style.label(one.method) for one in ranks]
+    widest = max(text_layout.width_of(name, style.TEXT, bold=True) for name in called)
     names = min(widest, 0.45 * inches) + 0.08
     numbers = 0.32
     tall = len(ranks) * _ROW + 0.06
     wide = inches - 2 * MARGIN - names - numbers
-    note = words.fitted(note, inches - 2 * MARGIN, style.TEXT, lines=2)
-    foot = 0.2 + words.height_of(note, style.TEXT)
+    note = text_layout.fitted(note, inches - 2 * MARGIN, style.TEXT, lines=2)
+    foot = 0.2 + text_layout.height_of(note, style.TEXT)
     sheet = Sheet(inches, MARGIN + tall + foot + MARGIN)
     axes = sheet.axes(MARGIN + names, MARGIN, wide, tall)
-    for place, (one, look) in enumerate(zip(ranks, style.lines(one.method for one in ranks).values(), strict=True)):
-        _draw_rank(axes, place, one, look, names - 0.08)
-    axes.set_ylim(len(ranks) - 0.4, -0.6)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
+    emphasised = [looks[one.method].color == style.EMPHASIS for one in ranks]
+    name_rows(axes, called, emphasised, names - 0.08, style.TEXT)
+    for place, one in enumerate(ranks):
+        _draw_rank(axes, place, one, looks[one.method])
     highs = [one.high if isfinite(one.high) else one.mean for one in ranks]
     last = max(2, len(ranks), max(highs))
     axes.set_xlim(0.8, last + 0.2)
@@ -83,36 +89,21 @@ def rank_plot(
     return sheet.page
 
 
-def _draw_rank(axes: Axes, place: int, one: MeanRank, look: style.Line, width: float) -> None:
-    ours = look.color == style.EMPHASIS
+def _draw_rank(axes: Axes, place: int, one: MeanRank, look: style.Line) -> None:
     if isfinite(one.low) and isfinite(one.high):
         axes.plot(
-            [one.low, one.high], [place, place], color=look.color, linewidth=2.4, alpha=0.45, solid_capstyle="butt"
+            [one.low, one.high], [place, place], color=look.color, linewidth=2.4, alpha=0.5, solid_capstyle="butt"
         )
-    axes.plot([one.mean], [place], color=look.color, marker=look.marker, markersize=5, linestyle="none", zorder=3)
-    weight = "bold" if ours else "normal"
-    across = axes.get_yaxis_transform()
-    axes.annotate(
-        words.fitted(style.label(one.method), width, style.TEXT, lines=1, bold=ours),
-        (0, place),
-        xycoords=across,
-        xytext=(-5, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        fontsize=style.TEXT,
-        fontweight=weight,
-        annotation_clip=False,
-    )
+    axes.plot([one.mean], [place], color=look.color, marker=look.marker, markersize=4.2, linestyle="none", zorder=3)
     axes.annotate(
         f"{one.mean:.2f}",
         (1, place),
-        xycoords=across,
+        xycoords=axes.get_yaxis_transform(),
         xytext=(4, 0),
         textcoords="offset points",
         va="center",
         fontsize=style.SMALL,
-        fontweight=weight,
+        fontweight="bold" if look.color == style.EMPHASIS else "normal",
         annotation_clip=False,
     )
 
@@ -146,10 +137,10 @@ def radar(
     beside = inches >= 5
     side = min(inches, 3.6) - 2 * MARGIN
     tall = 0.8 * side
-    names = max(words.width_of(style.label(method), style.SMALL) for method in methods) + 0.5
+    names = max(text_layout.width_of(style.label(method), style.SMALL) for method in methods) + 0.5
     columns = 1 if beside else max(1, min(2, int(inches / names)))
     legend = 0.0 if beside else -(-len(methods) // columns) * 0.15 + 0.06
-    line = words.height_of(_RINGS, style.SMALL)
+    line = text_layout.height_of(_RINGS, style.SMALL)
     sheet = Sheet(inches, tall + line + legend + 2 * MARGIN)
     left = (inches - side - (names if beside else 0)) / 2
     axes = sheet.axes(left, MARGIN, side, tall)

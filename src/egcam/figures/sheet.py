@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
+from egcam.drawing import text_layout
 from egcam.figures import style
 from egcam.figures.page import Page
 
@@ -57,4 +60,26 @@ class Sheet:
             color=color,
             rotation=rotation,
             linespacing=1.1,
+        )
+
+
+def name_rows(
+    axes: Axes, names: Sequence[str], emphasised: Sequence[bool], width: float, size: float = style.SMALL
+) -> None:
+    """Rows of equal height from top to bottom, each with its name to the left, cut to `width` inches."""
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    for row, (name, bold) in enumerate(zip(names, emphasised, strict=True)):
+        axes.annotate(
+            text_layout.fitted(name, width, size, lines=1, bold=bold),
+            (0, row),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(-5, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=size,
+            fontweight="bold" if bold else "normal",
+            annotation_clip=False,
         )

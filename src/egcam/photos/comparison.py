@@ -56,6 +56,12 @@ class Result:
     seconds: float
     sharpness: float = 1.0
 
+    @property
+    def cost(self) -> str:
+        """How long it took, and how many passes."""
+        count = self.explanation.passes
+        return f"{self.seconds:.2f} s, {count:,} {'pass' if count == 1 else 'passes'}"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -84,7 +90,7 @@ class Comparison:
         names = [prediction.name for prediction in self.predictions]
         shares = [prediction.probability for prediction in self.predictions]
         said = f"{self.target.name}, {self.target.probability:.1%}"
-        overlays = [Tile(result.overlay, result.method, _cost_line(result)) for result in self.results]
+        overlays = [Tile(result.overlay, result.method, result.cost) for result in self.results]
         chart = Tile(bars(names, shares, side), f"top {len(names)} predictions", self.model)
         return [Tile(self.photograph, "photograph", said), *overlays, chart]
 
@@ -238,11 +244,6 @@ def _part(progress: Progress | None, before: float, cost: float, total: float) -
             progress((before + cost * min(share, 1.0)) / total)
 
     return report
-
-
-def _cost_line(result: Result) -> str:
-    count = result.explanation.passes
-    return f"{result.seconds:.2f} s, {count:,} {'pass' if count == 1 else 'passes'}"
 
 
 def _columns(count: int) -> int:

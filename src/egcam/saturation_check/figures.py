@@ -16,13 +16,13 @@ from matplotlib.patches import Rectangle
 
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import Pixels
+from egcam.drawing.text_layout import fitted, width_of
 from egcam.errors import InputError
 from egcam.figures import style
 from egcam.figures.page import Page
 from egcam.figures.pictures import as_rgb, draw_picture
 from egcam.figures.sheet import Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
-from egcam.figures.words import fitted, width_of
 from egcam.saturation_check.result import Quantity, Saturation
 from egcam.saturation_check.study import ModelStudy
 

@@ -11,26 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from hashlib import sha256
-from html import escape
 
 from egcam.errors import InputError
-from egcam.page_frame import framed
+from egcam.pages import render
 
 WRONG_PER_MINUTE = 30
-_STYLE = """
-:root { color-scheme: light dark; font-family: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-body { margin: 0; min-height: 100vh; display: grid; place-items: center; background: light-dark(#f8fafc, #0f172a); }
-form { display: grid; gap: .75rem; width: min(20rem, calc(100vw - 5rem)); padding: 1.5rem; border-radius: 8px;
-  background: light-dark(white, #1e293b); border: 1px solid light-dark(#cbd5e1, #475569); }
-h1 { font-size: 1.25rem; line-height: 1.3; margin: 0; text-wrap: balance; }
-label { display: grid; gap: .25rem; }
-input, button { font: inherit; padding: .5rem .75rem; border-radius: 6px; border: 1px solid #64748b; }
-button { background: #005a8c; color: white; border-color: #005a8c; font-weight: 600; cursor: pointer; }
-button:hover { background: #004870; }
-:focus-visible { outline: 3px solid light-dark(#0072b2, #56b4e9); outline-offset: 2px; }
-p { margin: 0; padding: .5rem .75rem; border-left: 4px solid #b3261e; border-radius: 4px;
-  background: light-dark(#fdecea, #3b1512); color: light-dark(#5f1411, #ffd9d4); }
-"""
 
 
 class Answer(Enum):
@@ -100,14 +85,7 @@ class Door:
 
 def login_page(problem: str = "") -> str:
     """The form that asks for the password, with what was wrong the last time."""
-    told = f'<p role="alert">{escape(problem)}</p>' if problem else ""
-    body = (
-        '<main><form method="post" action="login"><h1>What did the network look at?</h1>'
-        f"{told}<label>Password"
-        '<input type="password" name="password" required autofocus autocomplete="current-password"></label>'
-        "<button>Open</button></form></main>"
-    )
-    return framed("egcam: password", _STYLE, body)
+    return render("login.html", title="egcam: password", heading="What did the network look at?", problem=problem)
 
 
 def _basic_password(header: bytes) -> str | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from egcam.pages import render
+
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
@@ -48,7 +50,8 @@ def stylesheet(thumbnails: Mapping[str, str]) -> str:
     pictures = [
         f'#sample-{name} {{ background-image: {shade}, url("{url}") !important; }}' for name, url in thumbnails.items()
     ]
-    return Path(__file__).with_name("page.css").read_text(encoding="utf-8") + "\n".join(pictures)
+    own = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return "\n".join([render("style.css", document=False), own, *pictures])
 
 
 def theme() -> Any:

@@ -1,4 +1,4 @@
-"""The report of a study: tables, intervals, figures and a reading made by rule."""
+"""The report of a study: tables, intervals, figures and an interpretation made by rule."""
 
 from egcam.studies.report.report import write_report
 

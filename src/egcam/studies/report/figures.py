@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
+from matplotlib.figure import Figure
 from PIL import Image
 
 from egcam.drawing.overlays import Tile, grid
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.ranking import Ranking
-from egcam.figures import style
-from egcam.studies.report import drawing
-from egcam.studies.report.content import Content, Example, Part
-from egcam.studies.report.words import listed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from egcam.figures import MeanRank, perturbation_curves, rank_plot, style
+from egcam.figures.page import encoded
+from egcam.studies.report.differences import PAPER, differences_figure
+from egcam.studies.report.formatting import listed
+from egcam.studies.report.view import Example, ModelSection, Report
 
 Kind = Literal["ranks", "curves", "differences", "examples"]
 
 _DPI = 200
 _SIDE = 148
-_ON_DARK = {drawing.PAPER: "#1e2127", style.INK: "#e8eaed", style.FAINT: "#a0a7b4", style.RULE: "#3a3f48"}
+_ON_DARK = {
+    PAPER: "#1e2127",
+    style.INK: "#e8eaed",
+    style.FAINT: "#a0a7b4",
+    style.RULE: "#3a3f48",
+}
 
 
 @dataclass(frozen=True)
@@ -50,75 +54,75 @@ class Drawing:
     dark: bytes | None = None
 
 
-def model_drawings(content: Content, part: Part) -> list[Drawing]:
+def model_drawings(report: Report, section: ModelSection) -> list[Drawing]:
     """The figures of one model."""
     found = []
-    if part.ranking is not None:
-        ranks = part.ranking
-        found.append(
-            _drawing(
-                f"ranks-{part.file}",
-                "ranks",
-                rank_caption(ranks, part.model, content.labels),
-                False,
-                lambda: drawing.ranks_figure(content, ranks),
-            )
-        )
-    if part.curves:
+    if section.ranking is not None:
+        found.append(_ranks(report, section.ranking, section.file, section.model))
+    if section.curves:
+        found.append(_curves(report, section))
+    if len(section.table.methods) > 1:
+        found.append(_differences(report, section))
+    if section.examples:
         caption = (
-            f"Mean perturbation curves on {part.model} over {_curve_images(part)}, with pointwise 95 % intervals: the "
-            "class's score as pixels are inserted or deleted, the most important first. Insertion should rise early, "
-            "deletion fall early."
+            f"Maps of the first {len(section.examples)} images on {section.model}: yellow matters most, then green, "
+            "then blue."
         )
-        found.append(
-            _drawing(f"curves-{part.file}", "curves", caption, False, lambda: drawing.curves_figure(content, part))
-        )
-    if len(part.table.methods) > 1:
-        caption = (
-            f"Paired differences to {content.labels[content.baseline]} on {part.model}, with 95 % intervals; to the "
-            "right is better, whichever way the metric runs. Filled: the interval leaves out 0."
-            + (" Without a dot: no score, or too few to compare." if _gaps(part) else "")
-        )
-        found.append(
-            _drawing(
-                f"differences-{part.file}",
-                "differences",
-                caption,
-                True,
-                lambda: drawing.differences_figure(content, part),
-            )
-        )
-    if part.examples:
-        caption = (
-            f"Maps of the first {len(part.examples)} images on {part.model}: yellow matters most, then green, blue."
-        )
-        found.append(Drawing(f"examples-{part.file}", "examples", caption, True, _png(examples_picture(content, part))))
+        picture = _png(examples_picture(report, section))
+        found.append(Drawing(f"examples-{section.file}", "examples", caption, True, picture))
     return found
 
 
-def overall_drawing(content: Content) -> Drawing | None:
+def overall_drawing(report: Report) -> Drawing | None:
     """The mean ranks over all models, where there are several."""
-    ranks = content.ranking
-    if ranks is None:
+    if report.ranking is None:
         return None
-    caption = rank_caption(ranks, f"{len(content.parts)} models", content.labels)
-    return _drawing("ranks-all", "ranks", caption, False, lambda: drawing.ranks_figure(content, ranks))
+    return _ranks(report, report.ranking, "all", f"{len(report.sections)} models")
 
 
-def _curve_images(part: Part) -> str:
+def _ranks(report: Report, ranks: Ranking, file: str, where: str) -> Drawing:
+    lines = zip(ranks.methods, ranks.mean, ranks.low, ranks.high, strict=True)
+    drawn = [MeanRank(method, float(mean), float(low), float(high)) for method, mean, low, high in lines]
+    figure = rank_plot(drawn, labels=report.labels, looks=report.looks)
+    return _drawing(f"ranks-{file}", "ranks", rank_caption(ranks, where, report.labels), False, figure)
+
+
+def _curves(report: Report, section: ModelSection) -> Drawing:
+    caption = (
+        f"Mean perturbation curves on {section.model} over {_curve_images(section)}, with pointwise 95 % intervals: "
+        "the class's score as pixels are inserted or deleted, the most important first. Insertion should rise early, "
+        "deletion fall early."
+    )
+    figure = perturbation_curves(
+        section.curves, score="class score", width="column", labels=report.labels, looks=report.looks
+    )
+    return _drawing(f"curves-{section.file}", "curves", caption, False, figure)
+
+
+def _differences(report: Report, section: ModelSection) -> Drawing:
+    caption = (
+        f"Paired differences to {report.labels[report.baseline]} on {section.model}, with 95 % intervals; to the "
+        "right is better, whichever way the metric runs. Filled: the interval excludes 0."
+        + (" Without a dot: no score, or too few to compare." if _gaps(section) else "")
+    )
+    figure = differences_figure(report, section)
+    return _drawing(f"differences-{section.file}", "differences", caption, True, figure)
+
+
+def _curve_images(section: ModelSection) -> str:
     """How many images the curves are over: as many for all methods, but not always for insertion and deletion."""
-    counts = sorted({band.images for bands in part.curves.values() for band in bands.values()})
+    counts = sorted(set(section.curve_images.values()))
     return counted(counts[0], "image") if len(counts) == 1 else f"{counts[0]:,} to {counted(counts[-1], 'image')}"
 
 
-def _gaps(part: Part) -> bool:
-    return any(line.verdict in ("no score", "not compared") for line in part.summary.lines)
+def _gaps(section: ModelSection) -> bool:
+    return any(line.verdict in ("no score", "not compared") for line in section.summary.lines)
 
 
 def rank_caption(ranks: Ranking, where: str, labels: Mapping[str, str]) -> str:
     """What the rank plot shows, and which methods it does not."""
     left_out = [label for method, label in labels.items() if method not in ranks.methods]
-    more = f" Not ranked, for want of scores: {listed(left_out)}." if left_out else ""
+    more = f" Not ranked, because scores are missing: {listed(left_out)}." if left_out else ""
     return (
         f"Mean rank over {len(ranks.metrics)} metric{'s' * (len(ranks.metrics) != 1)} on {where}, 1 is best, with 95 % "
         "intervals over images. Methods are ranked image by image and metric by metric; running time does not count."
@@ -126,10 +130,8 @@ def rank_caption(ranks: Ranking, where: str, labels: Mapping[str, str]) -> str:
     )
 
 
-def _drawing(name: str, kind: Kind, caption: str, wide: bool, draw: Callable[[], Figure]) -> Drawing:
-    with style.context():
-        figure = draw()
-        png, svg = _saved(figure, "png"), _saved(figure, "svg")
+def _drawing(name: str, kind: Kind, caption: str, wide: bool, figure: Figure) -> Drawing:
+    png, svg = (encoded(figure, form, _DPI) for form in ("png", "svg"))
     return Drawing(name, kind, caption, wide, png, svg, _darkened(svg))
 
 
@@ -141,24 +143,16 @@ def _darkened(svg: bytes) -> bytes:
     return text.encode()
 
 
-def _saved(figure: Figure, kind: str) -> bytes:
-    # Neither the day nor the version: the same results give the same bytes.
-    anonymous: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-    buffer = BytesIO()
-    figure.savefig(buffer, format=kind, dpi=_DPI, metadata=anonymous)
-    return buffer.getvalue()
-
-
 def _png(picture: Image.Image) -> bytes:
     buffer = BytesIO()
     picture.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
-def examples_picture(content: Content, part: Part) -> Image.Image:
+def examples_picture(report: Report, section: ModelSection) -> Image.Image:
     """A row for each image: the photograph, then every method's map over it."""
-    tiles = [tile for example in part.examples for tile in _tiles(content.labels, example)]
-    return grid(tiles, columns=1 + len(content.labels), side=_SIDE)
+    tiles = [tile for example in section.examples for tile in _tiles(report.labels, example)]
+    return grid(tiles, columns=1 + len(report.labels), side=_SIDE)
 
 
 def _tiles(labels: Mapping[str, str], example: Example) -> list[Tile]:

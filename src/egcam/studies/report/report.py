@@ -10,31 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from egcam.metrics.registry import metric as metric_called
-from egcam.studies.report.content import Content, gathered
+from egcam.studies.report.documents import as_html, as_latex, as_markdown
 from egcam.studies.report.figures import Drawing, model_drawings, overall_drawing
-from egcam.studies.report.html import as_html
-from egcam.studies.report.latex import as_latex
-from egcam.studies.report.markdown import as_markdown
+from egcam.studies.report.view import Report, gather
 from egcam.studies.results import COLUMNS, Results, Sourced
 
 SUMMARY_COLUMNS = (
-    "model",
-    "metric",
-    "method",
-    "better",
-    "mean",
-    "low",
-    "high",
-    "images",
-    "missing",
-    "compared",
-    "baseline",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "pairs",
-    "verdict",
-    "rank",
+    *("model", "metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
+    *("baseline", "difference", "difference_low", "difference_high", "pairs", "verdict", "rank"),
 )
 
 
@@ -59,15 +42,15 @@ def write_report(
         >>> write_report("results/", "results/report")                        # doctest: +SKIP
     """
     results = Results.of(source)
-    content = gathered(results, baseline, sharpness)
-    drawings = [model_drawings(content, part) for part in content.parts]
-    overall = overall_drawing(content)
+    report = gather(results, baseline, sharpness)
+    drawings = [model_drawings(report, section) for section in report.sections]
+    overall = overall_drawing(report)
     files: dict[str, bytes] = {
-        "report.md": as_markdown(content, drawings, overall).encode(),
-        "report.tex": as_latex(content).encode(),
-        "report.html": as_html(content, drawings, overall).encode(),
+        "report.md": as_markdown(report, drawings, overall).encode(),
+        "report.tex": as_latex(report).encode(),
+        "report.html": as_html(report, drawings, overall).encode(),
         "scores.csv": as_csv(COLUMNS, results.lines).encode(),
-        "summary.csv": as_csv(SUMMARY_COLUMNS, summary_rows(content)).encode(),
+        "summary.csv": as_csv(SUMMARY_COLUMNS, summary_rows(report)).encode(),
     }
     for drawing in [*(one for drawn in drawings for one in drawn), *([overall] if overall else [])]:
         files |= _figure_files(drawing)
@@ -85,31 +68,15 @@ def _written(path: Path, content: bytes) -> Path:
     return path
 
 
-def summary_rows(content: Content) -> list[tuple[Any, ...]]:
+def summary_rows(report: Report) -> list[tuple[Any, ...]]:
     """The rows of summary.csv: a line for each model, metric and method."""
-    return [
-        (
-            part.model,
-            line.metric,
-            line.method,
-            metric_called(line.metric).direction,
-            line.mean,
-            line.low,
-            line.high,
-            line.images,
-            line.missing,
-            line.compared,
-            content.baseline,
-            line.difference,
-            line.difference_low,
-            line.difference_high,
-            line.pairs,
-            line.verdict,
-            line.rank,
-        )
-        for part in content.parts
-        for line in part.summary.lines
-    ]
+    rows = []
+    for section in report.sections:
+        for line in section.summary.lines:
+            better = metric_called(line.metric).direction
+            known = {"model": section.model, "better": better, "baseline": report.baseline, **vars(line)}
+            rows.append(tuple(known[column] for column in SUMMARY_COLUMNS))
+    return rows
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import floor, isfinite, log10
 
 from egcam.evaluation.numbers import figure
@@ -39,7 +40,12 @@ def looks(methods: Sequence[MethodSpec]) -> dict[str, style.Line]:
     count = Counter(one.method for one in methods)
     keys = {one.name: one.method if count[one.method] == 1 else one.name for one in methods}
     drawn = style.lines(keys.values())
-    return {name: drawn[key] for name, key in keys.items()}
+    return {name: _in_ink(drawn[key]) for name, key in keys.items()}
+
+
+def _in_ink(look: style.Line) -> style.Line:
+    """Black is the ink of the page, which is light on a dark one."""
+    return replace(look, color=style.INK) if look.color == style.BLACK else look
 
 
 def is_expected(method: MethodSpec) -> bool:
@@ -66,8 +72,8 @@ def key(metrics: Sequence[str]) -> str:
         >>> key(["pixel-flipping", "irof"])
         'PF: pixel flipping; IROF.'
     """
-    told = {metric_called(metric).label: metric_label(metric) for metric in metrics}
-    return "; ".join(short if short == name else f"{short}: {_lowered(name)}" for short, name in told.items()) + "."
+    names = {metric_called(metric).label: metric_label(metric) for metric in metrics}
+    return "; ".join(short if short == name else f"{short}: {_lowered(name)}" for short, name in names.items()) + "."
 
 
 def _lowered(name: str) -> str:
@@ -119,11 +125,6 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(names) if len(names) < 3 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def one_line(text: str) -> str:
-    """Without line breaks and runs of spaces."""
-    return " ".join(str(text).split())
-
-
 def file_names(labels: Sequence[str]) -> dict[str, str]:
     """A file name for each label, no two alike.
 
@@ -140,3 +141,13 @@ def file_names(labels: Sequence[str]) -> dict[str, str]:
             name = f"{plain}-{number}"
         found[label] = name
     return found
+
+
+def label_part(name: str) -> str:
+    r"""A name inside a LaTeX \label.
+
+    Example:
+        >>> label_part("grad-cam++")
+        'grad-cam--'
+    """
+    return re.sub(r"[^A-Za-z0-9]", "-", name)

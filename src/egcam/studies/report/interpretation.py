@@ -10,8 +10,8 @@ from typing import Literal
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.table import Table
+from egcam.studies.report.formatting import better, listed, metric_label, spread
 from egcam.studies.report.summary import Line, Summary, summarised
-from egcam.studies.report.words import better, listed, metric_label, spread
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
@@ -26,12 +26,12 @@ class Standing:
         metric: the metric.
         place: "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all;
             "shared": best mean, which another has as well; "tied": another has the best mean, and the paired interval
-            to it includes 0; "behind": that interval leaves out 0; "unsettled": too few images for intervals or to be
+            to it includes 0; "behind": that interval excludes 0; "unsettled": too few images for intervals or to be
             compared; "none": it has no score.
         best: the method with the best mean (the next best, where this one is first); None without another.
         difference: how far this method is from that one, with its interval.
-        ahead_of_it: the methods that are ahead of this one: their paired interval leaves out 0.
-        level_with: the methods it cannot be told from.
+        ahead_of_it: the methods that are ahead of this one: their paired interval excludes 0.
+        level_with: the methods it cannot be distinguished from.
         equal_to: the methods whose mean is printed like its own.
     """
 
@@ -45,7 +45,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Interpretation:
     """Where a method stands, metric by metric; `images` is the most that any metric compares it on."""
 
     method: str
@@ -58,11 +58,11 @@ class Reading:
         return [one for one in self.standings if one.place in places]
 
 
-def read(table: Table, method: str) -> Reading:
+def interpret(table: Table, method: str) -> Interpretation:
     """Where a method stands among the others of a table."""
     summary = summarised(table, method)
     standings = tuple(_standing(summary, metric, method) for metric in table.metrics)
-    return Reading(method, max(image_counts(table), default=0), len(table.methods) - 1, standings)
+    return Interpretation(method, max(image_counts(table), default=0), len(table.methods) - 1, standings)
 
 
 def _standing(summary: Summary, metric: str, method: str) -> Standing:
@@ -95,21 +95,21 @@ def _place(own: Line, rival: Line | None, others: Sequence[Line]) -> Place:
     return "first" if own.rank < rival.rank else "shared"
 
 
-def sentences(reading: Reading, labels: Mapping[str, str]) -> list[str]:
-    """The reading in plain sentences, the unfavourable as plainly as the rest."""
-    name = labels[reading.method]
-    if reading.rivals == 0:
+def sentences(interpretation: Interpretation, labels: Mapping[str, str]) -> list[str]:
+    """The interpretation in plain sentences, the unfavourable as plainly as the rest."""
+    name = labels[interpretation.method]
+    if interpretation.rivals == 0:
         return [f"{name} is the only method: there is nothing to compare it with."]
-    if reading.images < 2:
+    if interpretation.images < 2:
         return ["A single image has no interval: the numbers above are of that image and say nothing beyond it."]
-    said = [_first(reading, name, labels), _tied(reading, labels), *_behind(reading, labels)]
-    none = reading.at("none")
+    lines = [_first(interpretation, name, labels), _tied(interpretation, labels), *_behind(interpretation, labels)]
+    none = interpretation.at("none")
     if none:
-        said.append(f"No score: {_metrics(none)}.")
-    unsettled = reading.at("unsettled")
+        lines.append(f"No score: {_metrics(none)}.")
+    unsettled = interpretation.at("unsettled")
     if unsettled:
-        said.append(f"Too few images have a score to compare: {_metrics(unsettled)}.")
-    return [sentence for sentence in said if sentence]
+        lines.append(f"Too few images have a score to compare: {_metrics(unsettled)}.")
+    return [sentence for sentence in lines if sentence]
 
 
 def caution(images: Sequence[int], methods: int) -> str:
@@ -121,9 +121,9 @@ def caution(images: Sequence[int], methods: int) -> str:
     """
     comparisons = max(0, methods - 1) * len(images)
     text = (
-        "Intervals are 95 % percentile bootstraps over images, paired where methods are compared, and speak of other "
-        "images like these, not of other models or data. They are not corrected for the number of comparisons: "
-        f"of {counted(comparisons, 'comparison')} of a method with the others, about one in twenty would leave out 0 "
+        "Intervals are 95 % percentile bootstraps over images, paired where methods are compared. They hold for other "
+        "images like these, not for other models or data. They are not corrected for the number of comparisons: "
+        f"of {counted(comparisons, 'comparison')} of a method with the others, about one in twenty would exclude 0 "
         "by chance alone."
     )
     few = sorted({count for count in images if 0 < count < _FEW})
@@ -132,9 +132,9 @@ def caution(images: Sequence[int], methods: int) -> str:
     return text
 
 
-def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
-    clear, other, shared = reading.at("clear first"), reading.at("first"), reading.at("shared")
-    total = len(reading.standings)
+def _first(interpretation: Interpretation, name: str, labels: Mapping[str, str]) -> str:
+    clear, other, shared = interpretation.at("clear first"), interpretation.at("first"), interpretation.at("shared")
+    total = len(interpretation.standings)
     both = [f"{metric_label(one.metric)} (with {_few(one.equal_to, labels)})" for one in shared]
     shares = f"shares the best mean on {listed(both)}" if shared else ""
     if not clear and not other:
@@ -145,28 +145,28 @@ def _first(reading: Reading, name: str, labels: Mapping[str, str]) -> str:
     if clear:
         parts.append(f"clear of every other method on {_metrics(clear)}")
     if other:
-        told = [f"{metric_label(one.metric)} (from {_few(one.ahead_of_it + one.level_with, labels)})" for one in other]
-        parts.append(f"not to be told from others on {listed(told)}")
+        entries = [f"{metric_label(one.metric)} ({_few(one.ahead_of_it + one.level_with, labels)})" for one in other]
+        parts.append(f"not distinguishable from others on {listed(entries)}")
     parts += [f"it {shares}"] if shared else []
     return "; ".join(parts) + "."
 
 
-def _tied(reading: Reading, labels: Mapping[str, str]) -> str:
-    tied = reading.at("tied")
+def _tied(interpretation: Interpretation, labels: Mapping[str, str]) -> str:
+    tied = interpretation.at("tied")
     if not tied:
         return ""
-    told = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
-    return f"Tied with the best mean (the paired interval to it includes 0): {listed(told)}."
+    entries = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
+    return f"Tied with the best mean (the paired interval to it includes 0): {listed(entries)}."
 
 
-def _behind(reading: Reading, labels: Mapping[str, str]) -> list[str]:
-    said = []
-    for one in reading.at("behind"):
+def _behind(interpretation: Interpretation, labels: Mapping[str, str]) -> list[str]:
+    lines = []
+    for one in interpretation.at("behind"):
         also = [method for method in one.ahead_of_it if method != one.best]
-        more = f"; {_few(also, labels)} {'is' if len(also) == 1 else 'are'} ahead of it, too" if also else ""
-        apart = f"{spread(*one.difference, sign=True)} to the best mean, that of {labels[one.best or '']}"
-        said.append(f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {apart}{more}.")
-    return said
+        more = f"; {_few(also, labels)} {'is' if len(also) == 1 else 'are'} also ahead of it" if also else ""
+        apart = f"{spread(*one.difference, sign=True)} from the best mean, that of {labels[one.best or '']}"
+        lines.append(f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {apart}{more}.")
+    return lines
 
 
 def _metrics(standings: Sequence[Standing]) -> str:

@@ -1,4 +1,8 @@
-"""Texts that fit: measured in inches, broken into lines, cut only when nothing else helps, never set too small."""
+"""Texts that fit: measured, broken into lines, cut only when nothing else helps.
+
+Widths are in inches and sizes in points; for pictures whose letters are `size` pixels high, pass `size` as points and
+widths in pixels / 72.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,34 @@ from pathlib import Path
 
 from PIL import ImageFont
 
-from egcam.figures import style
-
 _MEASURE = 100
 
 
 @cache
-def _font(bold: bool) -> ImageFont.FreeTypeFont:
+def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans as matplotlib brings it along: the same letters on every machine."""
     import matplotlib
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", name)), _MEASURE)
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", name)), size)
 
 
-def width_of(text: str, points: float = style.TEXT, bold: bool = False) -> float:
+def width_of(text: str, points: float, bold: bool = False) -> float:
     """The width of the widest line, in inches.
 
     Example:
         >>> 0.5 < width_of("Grad-CAM", 8) < 0.65
         True
     """
-    return max(float(_font(bold).getlength(line)) for line in text.split("\n")) / _MEASURE * points / 72
+    return max(float(font(_MEASURE, bold).getlength(line)) for line in text.split("\n")) / _MEASURE * points / 72
 
 
-def height_of(text: str, points: float = style.TEXT) -> float:
+def height_of(text: str, points: float) -> float:
     """The height of all lines, in inches."""
     return (text.count("\n") + 1) * 1.2 * points / 72
 
 
-def fitted(text: str, width: float, points: float = style.TEXT, lines: int = 2, bold: bool = False) -> str:
+def fitted(text: str, width: float, points: float, lines: int = 2, bold: bool = False) -> str:
     """The text in at most `lines` lines no wider than `width` inches, broken at spaces and cut with an ellipsis.
 
     Example:

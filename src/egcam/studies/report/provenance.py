@@ -13,13 +13,14 @@ from egcam.evaluation import printing
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
+from egcam.pages.escaping import one_line
 from egcam.studies.report.class_names import is_own
-from egcam.studies.report.words import listed, method_labels, metric_label, one_line
+from egcam.studies.report.formatting import listed, method_labels, metric_label
 from egcam.studies.results import Results, known_of
 from egcam.studies.specs import ModelSpec
 
 RANDOM = "random"
-# Records may carry a word of their own about what stands in for what.
+# Records may say that something stands in for something else.
 _REMARKS = ("substitute", "warning", "note")
 
 
@@ -29,10 +30,10 @@ def heading(results: Results) -> str:
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
-    """What was run, as pairs of a word and what is to be said."""
+    """What was run, as pairs of a word and what is to be notes."""
     study, manifest = results.study, results.source.manifest
     labels = method_labels(study.methods)
-    found = [("study", study.name), ("begun", manifest.created)]
+    found = [("study", study.name), ("started", manifest.created)]
     found += [(f"model {model.label}", _model(model, manifest.models.get(model.label))) for model in study.models]
     found += [
         ("data", _data(results)),
@@ -52,45 +53,45 @@ def facts(results: Results) -> list[tuple[str, str]]:
     further = getattr(manifest, "further", ())
     if further:
         found.append(("also run with", "; ".join(_surroundings(one) for one in further)))
-    return [(word, one_line(said)) for word, said in found if one_line(said)]
+    return [(word, one_line(notes)) for word, notes in found if one_line(notes)]
 
 
 def warnings(results: Results) -> list[str]:
     """What a reader must know first: stand-ins, unfinished work, failures."""
-    said = []
+    notes = []
     untrained = [model.label for model in results.study.models if _weights(results, model) == RANDOM]
     if untrained:
         word = "has" if len(untrained) == 1 else "have"
-        said.append(
+        notes.append(
             f"{listed(untrained)} {word} random weights, no training: such numbers show that the study runs and say "
             "nothing about the methods."
         )
     records: dict[str, Any] = {"the data": results.source.manifest.data}
     records |= {model.label: results.source.manifest.models.get(model.label) for model in results.study.models}
     for name, record in records.items():
-        said += [f"{name}: {known_of(record, key)}" for key in _REMARKS if known_of(record, key)]
+        notes += [f"{name}: {known_of(record, key)}" for key in _REMARKS if known_of(record, key)]
     if not results.complete:
-        said.append(_unfinished(results))
+        notes.append(_unfinished(results))
     if results.failures:
-        said.append(
+        notes.append(
             f"{counted(len(results.failures), 'unit')} of {results.units:,} failed; the causes are below. Means "
             "and differences are over the images that all compared methods have a score for."
         )
-    return [one_line(text) for text in said]
+    return [one_line(text) for text in notes]
 
 
 def caveats(results: Results, model: str) -> list[str]:
-    """What must be known beside a model's own tables, wherever they are shown."""
+    """What a reader of a model's tables must know, wherever they are shown."""
     spec = next(one for one in results.study.models if one.label == model)
-    said = []
+    notes = []
     if _weights(results, spec) == RANDOM:
-        said.append("Random weights: these numbers say nothing about the methods.")
+        notes.append("Random weights: these numbers say nothing about the methods.")
     record = results.source.manifest.models.get(model)
-    said += [one_line(known_of(record, key)) for key in _REMARKS if known_of(record, key)]
+    notes += [one_line(known_of(record, key)) for key in _REMARKS if known_of(record, key)]
     done, total = len(results.images(model)), _image_count(results)
     if done < total:
-        said.append(f"Unfinished: {done:,} of {counted(total, 'image')}.")
-    return said
+        notes.append(f"Unfinished: {done:,} of {counted(total, 'image')}.")
+    return notes
 
 
 def _image_count(results: Results) -> int:
@@ -100,15 +101,11 @@ def _image_count(results: Results) -> int:
 def _unfinished(results: Results) -> str:
     done = f"{len(results.outcomes):,} of {results.units:,} units are done"
     counts = {model: len(results.images(model)) for model in results.models}
+    text = listed([f"{count:,} on {model}" for model, count in counts.items()])
+    over = f"images that all methods have finished ({text})"
     if len(counts) == 1:
-        return f"Unfinished: {done}: figures are over the {counted(*_only(counts), 'image')} done by all methods."
-    told = listed([f"{count:,} on {model}" for model, count in counts.items()])
-    return f"Unfinished: {done}: figures are over the images done by all methods ({told})."
-
-
-def _only(counts: Mapping[str, int]) -> tuple[int]:
-    (count,) = counts.values()
-    return (count,)
+        over = f"{counted(sum(counts.values()), 'image')} that all methods have finished"
+    return f"Unfinished: {done}: the numbers are over the {over}."
 
 
 def _weights(results: Results, model: ModelSpec) -> Any:
@@ -118,12 +115,12 @@ def _weights(results: Results, model: ModelSpec) -> Any:
 def _model(model: ModelSpec, record: Any) -> str:
     weights = known_of(record, "weights") or model.weights
     if weights is None:
-        # What a file of one's own builds has the weights that this file gives it.
-        told = "own weights" if is_own(model) else "published weights"
+        # A model file of the study's author decides on the weights itself.
+        text = "own weights" if is_own(model) else "published weights"
     else:
         # Only the file's name: the rest of the path is of the machine it ran on.
-        told = "random weights" if weights == RANDOM else f"weights from {PurePath(str(weights)).name}"
-    parts = [PurePath(model.name).name, told]
+        text = "random weights" if weights == RANDOM else f"weights from {PurePath(str(weights)).name}"
+    parts = [PurePath(model.name).name, text]
     layer = known_of(record, "layer") or model.layer
     parts += [f"layer {layer}"] if layer else []
     size = known_of(record, "size")
@@ -138,24 +135,24 @@ def _model(model: ModelSpec, record: Any) -> str:
 def _data(results: Results) -> str:
     data = results.study.data
     described = known_of(results.source.manifest.data, "description")
-    told = str(described) if described else f"{data.kind}, {PurePath(data.path).name}"
-    told += f", {data.size} x {data.size} px" if data.size else ""
+    text = str(described) if described else f"{data.kind}, {PurePath(data.path).name}"
+    text += f", {data.size} x {data.size} px" if data.size else ""
     classes = data.options.get("classes", ())
-    return told + (f", classes {', '.join(classes)}" if classes else "")
+    return text + (f", classes {', '.join(classes)}" if classes else "")
 
 
 def _images(results: Results) -> str:
     count = _image_count(results)
     scored = {model: len(results.images(model)) for model in results.models}
-    told = f"{count:,}"
+    text = f"{count:,}"
     if set(scored.values()) != {count}:
         each = ", ".join(f"{number:,} ({one})" for one, number in scored.items())
-        told = f"{count:,} in all; done by all methods: {each}"
+        text = f"{count:,} in all; finished by all methods: {each}"
     unscored = {model: _unscored(table) for model, table in results.tables.items()}
     if any(unscored.values()):
         each = ", ".join(f"{number:,} ({one})" for one, number in unscored.items() if number)
-        told += f"; without any score: {each}"
-    return told
+        text += f"; without any score: {each}"
+    return text
 
 
 def _unscored(table: Table) -> int:

@@ -16,27 +16,18 @@ from egcam.evaluation.comparable import comparable
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
 from egcam.evaluation.table import Table
+from egcam.figures.curve_panels import MeanCurve
 from egcam.figures.style import Line as Look
 from egcam.imageops import heatmaps
-from egcam.studies.report import facts
+from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
+from egcam.studies.report.formatting import file_names, is_expected, looks, method_labels
+from egcam.studies.report.interpretation import Interpretation, caution, interpret, sentences, statement
 from egcam.studies.report.intervals import Array, intervals, means
-from egcam.studies.report.reading import Reading, caution, read, sentences, statement
 from egcam.studies.report.summary import Summary, baseline_of, summarised
-from egcam.studies.report.words import file_names, is_expected, looks, method_labels
 from egcam.studies.results import Results, ResultsError
 
 CURVES = ("insertion", "deletion")
-
-
-@dataclass(frozen=True)
-class Band:
-    """A mean curve over so many images at evenly spaced shares of the pixels, with its pointwise 95 % interval."""
-
-    mean: Array
-    low: Array
-    high: Array
-    images: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelSection:
     """What there is to say of one model.
 
     Attributes:
@@ -70,12 +61,13 @@ class Part:
         images: how many every method has finished, with scores or without.
         table: their scores.
         summary: against the baseline.
-        readings: of each form of Expected Grad-CAM.
+        interpretations: of each form of Expected Grad-CAM.
         ranking: mean ranks over metrics.
         curves: mean perturbation curves, by metric and method.
+        curve_images: how many images the curves of a metric are over.
         examples: images with maps.
         missing: why scores are missing.
-        caveats: what must be known beside its tables.
+        caveats: what a reader of its tables must know.
     """
 
     model: str
@@ -83,16 +75,17 @@ class Part:
     images: int
     table: Table
     summary: Summary
-    readings: tuple[Reading, ...]
+    interpretations: tuple[Interpretation, ...]
     ranking: Ranking | None
-    curves: Mapping[str, Mapping[str, Band]]
+    curves: Mapping[str, Mapping[str, MeanCurve]]
+    curve_images: Mapping[str, int]
     examples: tuple[Example, ...]
     missing: tuple[str, ...]
     caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Content:
+class Report:
     """The whole report, before it takes a form.
 
     Attributes:
@@ -103,7 +96,7 @@ class Content:
         looks: how methods are drawn.
         expected: the names of Expected Grad-CAM, in its forms.
         baseline: the method that others are compared with.
-        parts: one for each model.
+        sections: one for each model.
         unscored: models without an image that all methods have finished.
         ranking: mean ranks over metrics and models, where there are several.
     """
@@ -115,35 +108,35 @@ class Content:
     looks: Mapping[str, Look]
     expected: tuple[str, ...]
     baseline: str
-    parts: tuple[Part, ...]
+    sections: tuple[ModelSection, ...]
     unscored: tuple[str, ...]
     ranking: Ranking | None
 
-    def statements(self, part: Part) -> list[tuple[str, list[str]]]:
+    def statements(self, section: ModelSection) -> list[tuple[str, list[str]]]:
         """For each form of Expected Grad-CAM (all methods, in a study without), how it stands to the baseline."""
-        told = self.expected or tuple(self.labels)
+        methods = self.expected or tuple(self.labels)
         return [
             (
                 method,
                 [
-                    statement(part.summary.line(metric, method), self.baseline, self.labels)
-                    for metric in part.table.metrics
+                    statement(section.summary.line(metric, method), self.baseline, self.labels)
+                    for metric in section.table.metrics
                 ],
             )
-            for method in told
+            for method in methods
             if method != self.baseline
         ]
 
-    def readings(self, part: Part) -> list[tuple[str, list[str]]]:
+    def interpretations(self, section: ModelSection) -> list[tuple[str, list[str]]]:
         """What the numbers of a model say of each form of Expected Grad-CAM."""
-        return [(reading.method, sentences(reading, self.labels)) for reading in part.readings]
+        return [(found.method, sentences(found, self.labels)) for found in section.interpretations]
 
-    def caution(self, part: Part) -> str:
+    def caution(self, section: ModelSection) -> str:
         """How far the intervals of a model can be trusted."""
-        return caution(image_counts(part.table), len(part.table.methods))
+        return caution(image_counts(section.table), len(section.table.methods))
 
 
-def gathered(results: Results, baseline: str | None = None, sharpness: float = 1.0) -> Content:
+def gather(results: Results, baseline: str | None = None, sharpness: float = 1.0) -> Report:
     """The content of a report; an error that says how far the study is when there is nothing to report yet."""
     checked_sharpness(sharpness)
     against = baseline_of(results.methods, baseline)
@@ -154,35 +147,39 @@ def gathered(results: Results, baseline: str | None = None, sharpness: float = 1
         )
     files = file_names(results.models)
     expected = tuple(one.name for one in results.study.methods if is_expected(one))
-    parts = tuple(_part(results, model, files[model], against, expected, sharpness) for model in results.tables)
-    return Content(
-        facts.heading(results),
-        tuple(facts.facts(results)),
-        tuple(facts.warnings(results)),
+    sections = tuple(_section(results, model, files[model], against, expected, sharpness) for model in results.tables)
+    return Report(
+        provenance.heading(results),
+        tuple(provenance.facts(results)),
+        tuple(provenance.warnings(results)),
         method_labels(results.study.methods),
         looks(results.study.methods),
         expected,
         against,
-        parts,
+        sections,
         tuple(model for model in results.models if model not in results.tables),
-        _ranking(list(results.tables.values())) if len(parts) > 1 else None,
+        _ranking(list(results.tables.values())) if len(sections) > 1 else None,
     )
 
 
-def _part(results: Results, model: str, file: str, baseline: str, expected: tuple[str, ...], sharpness: float) -> Part:
+def _section(
+    results: Results, model: str, file: str, baseline: str, expected: tuple[str, ...], sharpness: float
+) -> ModelSection:
     table = results.table(model)
-    return Part(
+    curves = {metric: _mean_curves(results, model, metric) for metric in CURVES}
+    return ModelSection(
         model,
         file,
         len(results.images(model)),
         table,
         summarised(table, baseline),
-        tuple(read(table, method) for method in expected),
+        tuple(interpret(table, method) for method in expected),
         _ranking([table]),
-        {metric: bands for metric in CURVES if (bands := _bands(results, model, metric))},
+        {metric: found for metric, (found, _) in curves.items() if found},
+        {metric: images for metric, (found, images) in curves.items() if found},
         _examples(results, model, sharpness),
-        tuple(facts.missing(results, model)),
-        tuple(facts.caveats(results, model)),
+        tuple(provenance.missing(results, model)),
+        tuple(provenance.caveats(results, model)),
     )
 
 
@@ -192,8 +189,8 @@ def _ranking(tables: Sequence[Table]) -> Ranking | None:
     return found if found is not None and len(found.methods) > 1 else None
 
 
-def _bands(results: Results, model: str, metric: str) -> dict[str, Band]:
-    """Mean curves over the images that all compared methods have one of: the same images for all that are drawn."""
+def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, MeanCurve], int]:
+    """Mean curves over the images that all compared methods have one of, and how many these are."""
     images = results.images(model)
     kept = results.source.curves(model, metric)
     held = np.array(
@@ -206,18 +203,21 @@ def _bands(results: Results, model: str, metric: str) -> dict[str, Band]:
     found = comparable(held)
     curves = {method: kept[method] for method, drawn in zip(results.methods, found.compared, strict=True) if drawn}
     if not curves:
-        return {}
+        return {}, 0
     common = [bool(np.isfinite(row).all()) for row in found.values[:, found.compared]]
     shared = [image for image, counts in zip(images, common, strict=True) if counts]
     points = max((len(by_image[image]) for by_image in curves.values() for image in shared), default=0)
     if not shared or points < 2:
-        return {}
-    bands = {}
+        return {}, 0
+    drawn = {}
     for method, by_image in curves.items():
         rows = np.stack([_at(by_image[image], points) for image in shared])
-        low, high = intervals(rows)
-        bands[method] = Band(means(rows), low, high, len(shared))
-    return bands
+        mean, (low, high) = means(rows), intervals(rows)
+        if len(shared) < 2:
+            low = high = mean
+        fractions = np.linspace(0, 1, points)
+        drawn[method] = MeanCurve(fractions, mean, low, high, float((mean[1:] + mean[:-1]).mean() / 2))
+    return drawn, len(shared)
 
 
 def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Array:

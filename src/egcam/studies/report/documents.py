@@ -1,0 +1,48 @@
+"""The report as a web page in one file, as Markdown with its figures beside it, and as LaTeX tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from egcam.evaluation.printing import means_over
+from egcam.metrics.registry import metric as metric_called
+from egcam.pages import render
+from egcam.studies.report import tables
+from egcam.studies.report.figures import Drawing, classes_of
+from egcam.studies.report.formatting import better, key, label_part, metric_label
+from egcam.studies.report.view import Report
+
+
+def as_html(report: Report, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
+    """The whole page; `drawings` are those of each model, in the order of the sections."""
+    return _rendered("report.html", report, drawings, overall)
+
+
+def as_markdown(report: Report, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
+    """The whole text; `drawings` are those of each model, in the order of the sections."""
+    return _rendered("report.md", report, drawings, overall)
+
+
+def as_latex(report: Report) -> str:
+    r"""All tables, each in an environment of its own with caption and label: a file to \input, with booktabs."""
+    return _rendered("report.tex", report, [[] for _ in report.sections], None)
+
+
+def _rendered(template: str, report: Report, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
+    drawn: list[dict[str, Any]] = [{drawing.kind: drawing for drawing in some} for some in drawings]
+    return render(
+        template,
+        title=report.title,
+        report=report,
+        sections=list(zip(report.sections, drawn, strict=True)),
+        overall=overall,
+        tables=tables,
+        better=better,
+        classes_of=classes_of,
+        key=key,
+        label_part=label_part,
+        means_over=means_over,
+        metric_name=lambda name: f"{metric_label(name)} {metric_called(name).arrow}",
+        metric_label=metric_label,
+    )

@@ -1,0 +1,118 @@
+"""The tables of a report, described once for every form it is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import isfinite
+
+from egcam.evaluation.printing import score_table
+from egcam.metrics.registry import metric as metric_called
+from egcam.pages import Cell, Column, TextTable
+from egcam.studies.report.formatting import better, metric_label, spread
+from egcam.studies.report.summary import Line
+from egcam.studies.report.view import ModelSection, Report
+
+_MOST_COLUMNS = 8
+
+
+def scores(report: Report, section: ModelSection) -> TextTable:
+    """Methods by metrics."""
+    described = score_table(section.table, report.labels, lambda name: f"{metric_label(name)}, {better(name)}")
+    return replace(described, highlighted=_expected(report, section.table.methods))
+
+
+def details(report: Report, section: ModelSection, metric: str) -> TextTable:
+    """Every method by one metric: mean and difference to the baseline with their intervals, verdict and rank."""
+    columns = (
+        *(Column(head) for head in ("method", "mean", "images")),
+        Column(f"difference to {report.labels[report.baseline]}"),
+        Column("pairs"),
+        Column("", text=True),
+        Column("rank"),
+    )
+    lines = section.summary.of(metric)
+    rows = tuple(_detail(report, line) for line in lines)
+    return TextTable(columns, rows, _expected(report, [line.method for line in lines]))
+
+
+def _detail(report: Report, line: Line) -> tuple[Cell, ...]:
+    compared = line.method != report.baseline
+    return (
+        Cell(report.labels[line.method]),
+        Cell(spread(line.mean, line.low, line.high)),
+        Cell(f"{line.images:,}"),
+        Cell(_difference(line) if compared else ""),
+        Cell(f"{line.pairs:,}" if compared else ""),
+        _verdict(line) if compared else Cell(""),
+        Cell(f"{line.rank:.0f}" if isfinite(line.rank) else "-"),
+    )
+
+
+def differences(report: Report, section: ModelSection, method: str) -> TextTable:
+    """Every metric of one method against the baseline."""
+    columns = (
+        *(Column(head) for head in ("metric", report.labels[method], "images", "difference")),
+        Column("", text=True),
+    )
+    lines = [section.summary.line(metric, method) for metric in section.table.metrics]
+    rows = tuple(
+        (
+            Cell(f"{metric_label(line.metric)} {metric_called(line.metric).arrow}"),
+            Cell(spread(line.mean, line.low, line.high)),
+            Cell(f"{line.images:,}"),
+            # Its own number of images, where that is not the mean's.
+            Cell(_difference(line), images=None if line.pairs in (0, line.images) else line.pairs),
+            _verdict(line),
+        )
+        for line in lines
+    )
+    return TextTable(columns, rows)
+
+
+def _difference(line: Line) -> str:
+    return spread(line.difference, line.difference_low, line.difference_high, sign=True)
+
+
+def _verdict(line: Line) -> Cell:
+    return Cell(line.verdict, line.verdict if line.verdict in ("ahead", "behind") else "")
+
+
+def _expected(report: Report, methods: Sequence[str]) -> frozenset[int]:
+    return frozenset(place for place, method in enumerate(methods) if method in report.expected)
+
+
+def narrow(section: ModelSection) -> list[ModelSection]:
+    """The section's scores in tables that a printed page can hold: some of its metrics each."""
+    table = section.table
+    return [
+        replace(
+            section,
+            table=type(table)(tuple(row for row in table.rows if row.metric in metrics), table.methods, metrics),
+        )
+        for metrics in _groups(table.metrics)
+    ]
+
+
+def _groups(metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """All metrics if they are few, else those of neighbouring groups together."""
+    taken: list[str] = []
+    groups: dict[str, list[str]] = {}
+    for metric in metrics:
+        groups.setdefault(metric_called(metric).group, []).append(metric)
+    whole = [list(metrics)] if len(metrics) <= _MOST_COLUMNS else list(groups.values())
+    for piece in (piece for group in whole for piece in _pieces(group)):
+        if taken and len(taken) + len(piece) > _MOST_COLUMNS:
+            yield tuple(taken)
+            taken = []
+        taken += piece
+    if taken:
+        yield tuple(taken)
+
+
+def _pieces(group: Sequence[str]) -> Iterator[Sequence[str]]:
+    """A group in pieces of about the same size that a page can hold."""
+    count = -(-len(group) // _MOST_COLUMNS)
+    size = -(-len(group) // count)
+    for start in range(0, len(group), size):
+        yield group[start : start + size]
