@@ -78,14 +78,14 @@ def test_only_what_is_too_slow_is_shown_once() -> None:
 def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("skimage")
     from egcam.photos import demo
-    from egcam.photos.demo import PHOTOGRAPHS, SLOW, run_demo
+    from egcam.photos.demo import PHOTOGRAPHS, run_demo
 
     monkeypatch.setattr(demo, "_QUICK_SAMPLES", 2)
 
     shares: list[float] = []
     made = run_demo(tmp_path / "demo", quick=True, progress=shares.append, photographs=PHOTOGRAPHS[:2])
     comparison, inner = made.comparisons
-    assert {result.method for result in comparison.results} == set(methods()) - set(SLOW)
+    assert {result.method for result in comparison.results} == set(methods()) - {"score-cam"}
     assert comparison.skipped == inner.skipped == {}
     assert {result.explanation.layer for result in inner.results} == {"_blocks.10"}
     assert "expected-grad-cam" in {result.method for result in inner.results}

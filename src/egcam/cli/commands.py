@@ -24,7 +24,6 @@ app = typer.Typer(
 
 _DEFAULT_MODEL = "efficientnet-lite0"
 _DEFAULT_METHOD = "expected-grad-cam"
-_DEFAULT_COMPARED = "grad-cam,grad-cam++,hires-cam,layer-cam,integrated-grad-cam,ablation-cam,expected-grad-cam"
 _OUT = Path("egcam-out")
 
 Model = Annotated[
@@ -168,9 +167,13 @@ def explain(
 def compare(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.", show_default=False)],
     methods: Annotated[
-        str,
-        typer.Option("--methods", metavar="a,b,c|all", help="Which methods; all leaves out those that cannot apply."),
-    ] = _DEFAULT_COMPARED,
+        str | None,
+        typer.Option(
+            "--methods",
+            metavar="a,b,c|all",
+            help="Which methods; seven usual ones if not given. all leaves out those that cannot be applied.",
+        ),
+    ] = None,
     model: Model = _DEFAULT_MODEL,
     target: Target = None,
     layer: Layer = None,

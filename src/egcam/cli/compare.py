@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from egcam._version import __version__
+from egcam.attribution.registry import usual_methods
 from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, readable, told_warnings
 from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
 from egcam.cli.output import fitting_name, prediction_dict
@@ -25,7 +26,7 @@ def compare_methods(
     weights: str | None,
     classes: Path | None,
     device: str | None,
-    methods: str,
+    methods: str | None,
     target: str | None,
     reference: str | None,
     options: Mapping[str, Any],
@@ -34,7 +35,7 @@ def compare_methods(
     as_json: bool,
 ) -> int:
     """Draw the grid, print what came out, and give the exit code."""
-    names = read_methods(methods)
+    names = read_methods(methods) if methods else usual_methods()
     checked_sharpness(sharpness)
     try:
         image = read_image(file)
@@ -45,7 +46,7 @@ def compare_methods(
         return SOME_FAILED
     classifier = load(model, weights, device, read_classes(classes))
     options = {**options, "reference": read_reference(reference, classifier)}
-    everything = methods.strip() == "all"
+    everything = (methods or "").strip() == "all"
     with told_warnings(file), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
         shown = readable(file.name)
         found = run(classifier, image, names, shown, read_target(target), options, everything, share, sharpness)

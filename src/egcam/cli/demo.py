@@ -5,9 +5,10 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
+from egcam.attribution.registry import records
 from egcam.cli.compare import comparison_dict
 from egcam.cli.console import out, print_json, progress_bar, told_warnings
-from egcam.photos.demo import PATIENCE, PHOTOGRAPHS, SLOW, run_demo
+from egcam.photos.demo import PATIENCE, PHOTOGRAPHS, run_demo
 
 
 def show_demo(folder: Path, quick: bool, full: bool, open_page: bool, as_json: bool) -> None:
@@ -33,7 +34,8 @@ def show_demo(folder: Path, quick: bool, full: bool, open_page: bool, as_json: b
         said = f"{one.target.name} ({one.target.probability:.0%})"
         console.print(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
     if quick:
-        console.print(f"With --quick, {', '.join(SLOW)} is left out and the others take fewer samples.")
+        slow = ", ".join(one.name for one in records() if one.is_slow)
+        console.print(f"With --quick, {slow} is left out and the others take fewer samples.")
     if made.once:
         slow = ", ".join(made.once)
         console.print(f"On the first photograph only, for want of time: {slow}. With --full they are on all.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from egcam._version import __version__
 from egcam.attribution.explanation import Explanation
-from egcam.attribution.registry import create
+from egcam.attribution.registry import create, usual_methods
 from egcam.cli.console import (
     DONE,
     SOME_FAILED,
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from egcam.evaluation.table import Table
 
 _OURS = "expected-grad-cam"
-_COMPARED = "grad-cam,grad-cam++,hires-cam,layer-cam,integrated-grad-cam,expected-grad-cam"
+# A figure may show many images: the usual methods that take long are left out.
+_MOST_COST = 12
 _METRICS = "insertion,deletion,average-drop,complexity,sparseness"
 _METRICS_WITH_MASK = f"{_METRICS},relevance-mass-accuracy"
 
@@ -105,7 +106,7 @@ class Kind:
     """A kind of figure: how it is made, its usual methods and width, and whether it shows a single image or method."""
 
     make: Callable[[Wish], Made]
-    methods: str = _COMPARED
+    methods: str | None = None
     width: str = "page"
     one_image: bool = False
     one_method: bool = False
@@ -144,7 +145,8 @@ def draw_figure(
     found = _kind(kind)
     # Whatever can be wrong is found before a network runs.
     targets = [checked_path(path) for path in out or [Path("egcam-out", f"{kind}.png")]]
-    names = read_methods(methods or found.methods)
+    usual = found.methods or ",".join(usual_methods(_MOST_COST))
+    names = read_methods(methods or usual)
     if found.one_method and len(names) > 1:
         raise InputError(f"a figure of kind {kind} shows one method, not {len(names)}: pass --methods {names[-1]}")
     looks = {"width": _width(width or found.width)} | _overlay_look(kind, colors, sharpness)

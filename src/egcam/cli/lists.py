@@ -8,31 +8,13 @@ from egcam.cli.console import out, print_json
 from egcam.errors import near_misses
 
 _TIMM_EXAMPLE = "timm/convnext_tiny"
-_SUMMARIES = {
-    "expected-grad-cam": "gradients averaged over the way from reference images to the image, by location",
-    "expected-grad-cam-paper": "the same as its paper writes it: difference term, pooled weights, uniform kernel",
-    "grad-cam": "channels weighted by their mean gradient",
-    "grad-cam++": "channels weighted by their positive gradients, each place by its own share",
-    "smooth-grad-cam++": "grad-cam++ with gradients averaged over noisy copies of the image",
-    "integrated-grad-cam": "grad-cam averaged over the way from a black image to the image",
-    "hires-cam": "gradient times activation at every place",
-    "xgrad-cam": "channels weighted by gradients in proportion to activations",
-    "layer-cam": "positive gradient times activation at every place",
-    "score-cam": "channels weighted by the class score of the image masked with them; slow, without gradients",
-    "ablation-cam": "channels weighted by how much the class score drops without them; without gradients",
-    "cam": "channels weighted by the last linear layer; for networks that end in pooling and one such layer",
-    "input-gradient": "the gradient at the pixels",
-    "smooth-grad": "the gradient at the pixels, averaged over noisy copies of the image",
-    "integrated-gradients": "the gradient at the pixels along the way from a baseline, times the difference",
-    "expected-gradients": "the same, averaged over reference images",
-}
 
 
 def show_methods(as_json: bool) -> None:
     """Every registered method, in a line each."""
-    from egcam.attribution.registry import methods, takes
+    from egcam.attribution.registry import records
 
-    rows = [{"name": name, "summary": method_summary(name), "options": sorted(takes(name))} for name in methods()]
+    rows = [{"name": one.name, "summary": one.summary, "options": sorted(one.options())} for one in records()]
     if as_json:
         print_json({"methods": rows})
         return
@@ -42,11 +24,6 @@ def show_methods(as_json: bool) -> None:
     for row in rows:
         table.add_row(str(row["name"]), str(row["summary"]))
     out().print(table)
-
-
-def method_summary(name: str) -> str:
-    """What a method does, in a line."""
-    return _SUMMARIES.get(name, "registered by you")
 
 
 def show_models(part: str | None, as_json: bool) -> None:

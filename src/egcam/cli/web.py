@@ -11,7 +11,6 @@ import typer
 
 from egcam.cli.console import note, say
 from egcam.cli.inputs import read_classes
-from egcam.cli.lists import method_summary
 from egcam.errors import InputError, require
 
 PASSWORD_VARIABLE = "EGCAM_PASSWORD"
@@ -36,7 +35,6 @@ def run_app(
     require("gradio", "app", "the page")
     if not 0 < max_upload <= _LARGEST_UPLOAD:
         raise InputError(f"--max-upload is in megabytes, up to {_LARGEST_UPLOAD:g}; not {max_upload:g}")
-    from egcam.attribution.registry import methods
     from egcam.models.zoo import load
     from egcam.web.limits import Limits
     from egcam.web.middleware import is_local
@@ -46,9 +44,8 @@ def run_app(
     classifier = load(model, weights, device, read_classes(classes))
     if not is_local(host):
         note(_warning(host, password))
-    summaries = {name: method_summary(name) for name in methods()}
     limits = Limits(megabytes=max_upload)
-    page = serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries, password=password)
+    page = serve(classifier, layer=layer, host=host, port=port, limits=limits, password=password)
     with ended_by_signals(), page as running:
         say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")
         if open_page:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from egcam.attribution.references import black
 from egcam.attribution.registry import create, takes
+from egcam.attribution.registry import method as registered
 from egcam.drawing.overlays import Tile, bars, grid, overlay_image
 from egcam.errors import EgcamError, InputError
 from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
@@ -22,19 +23,6 @@ if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
 
 Progress = Callable[[float], None]
-
-# Rough costs next to one gradient, so that a progress bar over several methods can tell the time left.
-_COSTS = {
-    "expected-grad-cam": 8.0,
-    "expected-grad-cam-paper": 14.0,
-    "smooth-grad-cam++": 8.0,
-    "integrated-grad-cam": 12.0,
-    "smooth-grad": 13.0,
-    "integrated-gradients": 28.0,
-    "expected-gradients": 20.0,
-    "ablation-cam": 15.0,
-    "score-cam": 110.0,
-}
 
 
 @dataclass(frozen=True)
@@ -150,7 +138,7 @@ def compare(
     predictions = predict(classifier, images)
     wanted = chosen(predictions, target, classifier.classes)
     photograph = classifier.crop(image)
-    costs = [_COSTS.get(method, 1.0) for method in methods]
+    costs = [registered(method).cost for method in methods]
     results, skipped = [], {}
     for position, method in enumerate(methods):
         report = _part(progress, sum(costs[:position]), costs[position], sum(costs))

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from egcam.attribution.explanation import Explanation
+from egcam.attribution.registry import is_highlighted
 from egcam.drawing.overlays import heatmap_image
 from egcam.evaluation.table import Row
 from egcam.figures import style
@@ -21,7 +22,6 @@ from egcam.saturation_check.result import Saturation
 from egcam.web.session import CURVE_POINTS, METRICS, Photo
 
 _SIDE = 448
-_OURS = "expected-grad-cam"
 _MEANINGS = {
     "insertion": "Pixels of a blurred image are put back, the most important ones first; the area under the class "
     "score. High where the map finds what the network needs.",
@@ -190,7 +190,7 @@ def _why(target: Prediction) -> str:
 
 
 def _figure(image: Image.Image, described: str, title: str, detail: str, method: str = "") -> str:
-    ours = ' class="eg-ours"' if method == _OURS else ""
+    ours = ' class="eg-ours"' if is_highlighted(method) else ""
     return (
         f'<figure{ours}><img src="{_url(image)}" alt="{escape(described)}" data-method="{escape(method)}">'
         f"<figcaption><strong>{escape(title)}</strong><span>{escape(detail)}</span></figcaption></figure>"

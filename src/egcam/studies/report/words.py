@@ -42,11 +42,6 @@ def looks(methods: Sequence[MethodSpec]) -> dict[str, style.Line]:
     return {name: drawn[key] for name, key in keys.items()}
 
 
-def is_expected(method: MethodSpec) -> bool:
-    """Whether it is Expected Grad-CAM, in whatever form."""
-    return method.method.startswith("expected-grad-cam")
-
-
 def metric_label(metric: str) -> str:
     """A metric's name in words.
 
