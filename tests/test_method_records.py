@@ -96,7 +96,7 @@ def test_options_are_those_of_the_signature_with_their_defaults() -> None:
     options = registry.method("expected-grad-cam-paper").options()
     assert (options["samples"], options["difference"], options["weighting"]) == (32, "input", "mean")
     assert (options["signed"], options["score"]) == (False, "logit")
-    assert list(options)[0] == "layer"
+    assert next(iter(options)) == "layer"
     assert "model" not in options
 
 
