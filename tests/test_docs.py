@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import egcam
 from egcam.attribution.registry import unregister
-from egcam.cli.commands import app
+from egcam.cli import app
 from egcam.studies.engines import engines, unregister_engine
 
 ROOT = Path(__file__).parents[1]

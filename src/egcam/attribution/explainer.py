@@ -312,6 +312,7 @@ class Explainer(ABC):
             options={**self._options(), "score": self.score, "signed": self.signed},
             classes=None if self.classes is None else tuple(self.classes),
             images=images,
+            outputs=whole([task.outputs for task in tasks]),
         )
 
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:

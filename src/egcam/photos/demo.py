@@ -82,7 +82,7 @@ PHOTOGRAPHS = (
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration made; `once` are the methods shown on the first photograph only, for want of time."""
+    """What the demonstration made; `once` are the methods too slow to repeat, shown on the first photograph only."""
 
     comparisons: tuple[Comparison, ...]
     gallery: Path

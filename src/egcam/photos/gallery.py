@@ -9,8 +9,9 @@ from io import BytesIO
 
 from PIL import Image
 
+from egcam.models.classifier import Prediction
 from egcam.page_frame import framed
-from egcam.photos.comparison import Comparison, Prediction, Result
+from egcam.photos.comparison import Comparison, Result
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fafafa; --card: #ffffff; --ink: #1a1c20; --faint: #5c6370;

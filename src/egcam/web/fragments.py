@@ -17,7 +17,8 @@ from egcam.drawing.overlays import heatmap_image
 from egcam.evaluation.table import Row
 from egcam.figures import style
 from egcam.metrics.registry import metric
-from egcam.photos.comparison import Prediction, Result
+from egcam.models.classifier import Prediction
+from egcam.photos.comparison import Result
 from egcam.saturation_check.result import Saturation
 from egcam.web.session import CURVE_POINTS, METRICS, Photo
 

@@ -1,36 +1,28 @@
-"""`egcam methods` and `egcam models`: what can be named."""
+"""`egcam models`: the networks that can be named."""
 
 from __future__ import annotations
 
-from rich.table import Table
+from typing import Annotated
 
+import typer
+
+from egcam.cli import options as opt
 from egcam.cli.console import out, print_json
 from egcam.errors import near_misses
 
 _TIMM_EXAMPLE = "timm/convnext_tiny"
 
 
-def show_methods(as_json: bool) -> None:
-    """Every registered method, in a line each."""
-    from egcam.attribution.registry import records
+def models(
+    part: Annotated[
+        str | None, typer.Argument(metavar="PART", help="Only names that contain this.", show_default=False)
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """List the models that can be named; all of timm's only when asked for by a part of their names."""
+    from egcam.models.zoo import models as known_models
 
-    rows = [{"name": one.name, "summary": one.summary, "options": sorted(one.options())} for one in records()]
-    if as_json:
-        print_json({"methods": rows})
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method", no_wrap=True)
-    table.add_column("what it does")
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["summary"]))
-    out().print(table)
-
-
-def show_models(part: str | None, as_json: bool) -> None:
-    """The models by origin; all of timm's only when asked for by a part of their names."""
-    from egcam.models.zoo import models
-
-    groups = models()
+    groups = known_models()
     if part is not None:
         known = dict.fromkeys(name for names in groups.values() for name in names)
         groups = {group: [name for name in names if part in name] for group, names in groups.items()}
@@ -47,7 +39,7 @@ def show_models(part: str | None, as_json: bool) -> None:
         console.print(f"[bold]{group}[/bold] {_how(group, len(names))}")
         if part is not None or group != "timm":
             console.print("  " + ", ".join(names), markup=False)
-    console.print("[bold]one's own[/bold] path/to/file.py:function, a function that returns the network")
+    console.print("[bold]your own[/bold] path/to/file.py:function, a function that returns the network")
 
 
 def _how(group: str, count: int) -> str:
