@@ -45,7 +45,7 @@ def note(text: str) -> None:
     say(f"egcam: note: {text}")
 
 
-def complain(error: BaseException) -> None:
+def print_error(error: BaseException) -> None:
     """One clear line about an error."""
     say(f"egcam: error: {' '.join(str(error).split())}")
 
@@ -99,14 +99,14 @@ def answering(command: Command) -> Command:
 
 
 def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:
-    complain(error)
+    print_error(error)
     if as_json:
         print_json({"error": str(error), "exit_code": code})
     raise typer.Exit(code) from error
 
 
 @contextmanager
-def told_warnings(about: object) -> Iterator[list[str]]:
+def short_warnings(about: object) -> Iterator[list[str]]:
     """Say egcam's warnings in one line each, with the file they are about; the list holds them when the block ends."""
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:

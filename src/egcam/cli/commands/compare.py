@@ -9,7 +9,7 @@ import typer
 
 from egcam._version import __version__
 from egcam.cli import options as opt
-from egcam.cli.console import DONE, SOME_FAILED, complain, note, print_json, progress_bar, readable, told_warnings
+from egcam.cli.console import DONE, SOME_FAILED, note, print_error, print_json, progress_bar, readable, short_warnings
 from egcam.cli.console import out as console
 
 
@@ -46,7 +46,7 @@ def compare(
     try:
         photograph = read_image(image)
     except InputError as error:
-        complain(error)
+        print_error(error)
         if as_json:
             print_json({"error": str(error), "exit_code": SOME_FAILED})
         return SOME_FAILED
@@ -60,7 +60,7 @@ def compare(
         "reference": read_reference(reference, classifier),
     }
     everything = (methods or "").strip() == "all"
-    with told_warnings(image), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
+    with short_warnings(image), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
         title = readable(image.name)
         found = run(classifier, photograph, names, title, read_target(target), options, everything, share, sharpness)
     for name, reason in found.skipped.items():

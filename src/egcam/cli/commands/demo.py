@@ -10,7 +10,7 @@ import typer
 
 from egcam.cli import options as opt
 from egcam.cli.console import out as console
-from egcam.cli.console import print_json, progress_bar, told_warnings
+from egcam.cli.console import print_json, progress_bar, short_warnings
 
 
 def demo(
@@ -34,7 +34,7 @@ def demo(
     from egcam.cli.output import comparison_dict
     from egcam.photos.demo import PATIENCE, PHOTOGRAPHS, run_demo
 
-    with told_warnings("demo"), progress_bar("explaining four photographs", wanted=not as_json) as share:
+    with short_warnings("demo"), progress_bar("explaining four photographs", wanted=not as_json) as share:
         made = run_demo(out, quick, float("inf") if full else PATIENCE, share)
     if open_page:
         webbrowser.open(made.web_page.resolve().as_uri())

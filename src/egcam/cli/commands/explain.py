@@ -13,13 +13,13 @@ from egcam.cli import options as opt
 from egcam.cli.console import (
     DONE,
     SOME_FAILED,
-    complain,
     failed_list,
     note,
     part_of,
+    print_error,
     print_json,
     progress_bar,
-    told_warnings,
+    short_warnings,
 )
 
 # What is passed whether or not it was typed; a method without it needs no note.
@@ -85,7 +85,7 @@ def explain(
         for number, file in enumerate(files):
             progress = part_of(share, number, len(files))
             try:
-                with told_warnings(file) as warned:
+                with short_warnings(file) as warned:
                     photograph = read_image(file)
                     result = explain_one(
                         classifier,
@@ -99,7 +99,7 @@ def explain(
                     )
             except InputError as error:
                 failed[str(file)] = str(error)
-                complain(error)
+                print_error(error)
             else:
                 assert result.explanation.outputs is not None
                 predictions = classifier.predictions(result.explanation.outputs, multilabel=score == "sigmoid")

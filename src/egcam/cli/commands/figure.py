@@ -10,7 +10,16 @@ import typer
 
 from egcam._version import __version__
 from egcam.cli import options as opt
-from egcam.cli.console import DONE, SOME_FAILED, complain, failed_list, note, print_json, progress_bar, told_warnings
+from egcam.cli.console import (
+    DONE,
+    SOME_FAILED,
+    failed_list,
+    note,
+    print_error,
+    print_json,
+    progress_bar,
+    short_warnings,
+)
 from egcam.cli.console import out as console
 from egcam.errors import InputError
 
@@ -108,7 +117,7 @@ def figure(
             print_json({"error": "no image could be read", "exit_code": SOME_FAILED, "failed": failed_list(failed)})
         return SOME_FAILED
     with (
-        told_warnings(", ".join(str(one.file) for one in photographs[:2])),
+        short_warnings(", ".join(str(one.file) for one in photographs[:2])),
         progress_bar(f"figure: {kind}", wanted=not as_json) as share,
     ):
         request = Request(
@@ -188,7 +197,7 @@ def _read(
             read.append(read_photograph(classifier, file, read_target(target), masks[number] if masks else None))
         except InputError as error:
             failed[str(file)] = str(error)
-            complain(error)
+            print_error(error)
     return tuple(read)
 
 

@@ -16,13 +16,13 @@ from egcam.cli import options as opt
 from egcam.cli.console import (
     DONE,
     SOME_FAILED,
-    complain,
     failed_list,
     note,
     part_of,
+    print_error,
     print_json,
     progress_bar,
-    told_warnings,
+    short_warnings,
 )
 from egcam.cli.console import out as console
 from egcam.errors import InputError, LayerError, ModelError, near_misses
@@ -91,7 +91,7 @@ def saturation(
         for number, (name, at, file) in enumerate(asked):
             classifier = load(name, file, device, read_classes(classes))
             options = {"reference": read_reference(reference, classifier), "samples": samples}
-            with told_warnings(name):
+            with short_warnings(name):
                 study = study_model(
                     classifier,
                     photographs,
@@ -186,7 +186,7 @@ def _read_photographs(paths: Sequence[Path], most: int) -> tuple[list[Photograph
             photographs.append(Photograph(str(file), read_image(file)))
         except InputError as error:
             failed[str(file)] = str(error)
-            complain(error)
+            print_error(error)
     return photographs, failed
 
 
