@@ -29,7 +29,6 @@ from PIL import Image
 
 from egcam.attribution.registry import create
 from egcam.models.zoo import Classifier, load
-from egcam.photos.comparison import applicable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.page_visitor import Visitor
@@ -47,7 +46,7 @@ def image_of(number: int) -> Image.Image:
 def right_maps(classifier: Classifier, number: int, method: str, samples: int) -> dict[int, np.ndarray]:
     """The map of each class the visitor will ask for."""
     images = classifier.preprocess(image_of(number))[None]
-    options = applicable(method, classifier, {"samples": samples, "seed": 0})
+    options = classifier.applicable(method, {"samples": samples, "seed": 0})
     explainer = create(method, classifier.model, **options)
     with torch.inference_mode():
         classes = classifier.model(images)[0].topk(CLASSES_EACH).indices.tolist()

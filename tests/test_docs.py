@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import egcam
 from egcam.attribution.registry import unregister
-from egcam.cli.commands import app
+from egcam.cli import app
 from egcam.studies import datasets
 from egcam.studies.datasets import kinds, unregister_dataset
 from egcam.studies.engines import engines, unregister_engine

@@ -10,108 +10,92 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from egcam import errors
-from egcam._version import __version__
-from egcam.attribution import references
-from egcam.attribution.cam import (
-    CAM,
-    ExpectedGradCAM,
-    GradCAM,
-    GradCAMPlusPlus,
-    GradientCAM,
-    HiResCAM,
-    IntegratedGradCAM,
-    LayerCAM,
-    SmoothGradCAMPlusPlus,
-    XGradCAM,
-)
-from egcam.attribution.estimators import Expected, Integrated, Smooth, Vanilla
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.explanation import Explanation
-from egcam.attribution.kernels import Kernel
-from egcam.attribution.paths import RandomSubset
-from egcam.attribution.perturbation import AblationCAM, ScoreCAM
-from egcam.attribution.registry import explain, methods, register
-from egcam.attribution.saliency import ExpectedGradients, InputGradient, IntegratedGradients, SmoothGrad
-from egcam.attribution.weightings import Weighting
-from egcam.errors import EgcamError, ZeroMapWarning
-from egcam.models.inputs import shared
-from egcam.models.layers import find_layer
+from egcam import errors as errors
+from egcam._version import __version__ as __version__
+from egcam.errors import EgcamError as EgcamError
+from egcam.errors import ZeroMapWarning as ZeroMapWarning
 
 if TYPE_CHECKING:
-    from egcam import figures, metrics, studies
-    from egcam.evaluation.evaluate import evaluate
-    from egcam.evaluation.layers import best_layer, candidate_layers
-    from egcam.models import zoo
-    from egcam.saturation_check.measure import saturation
+    from egcam import figures as figures
+    from egcam import metrics as metrics
+    from egcam import studies as studies
+    from egcam.attribution import references as references
+    from egcam.attribution.cam import CAM as CAM
+    from egcam.attribution.cam import ExpectedGradCAM as ExpectedGradCAM
+    from egcam.attribution.cam import GradCAM as GradCAM
+    from egcam.attribution.cam import GradCAMPlusPlus as GradCAMPlusPlus
+    from egcam.attribution.cam import GradientCAM as GradientCAM
+    from egcam.attribution.cam import HiResCAM as HiResCAM
+    from egcam.attribution.cam import IntegratedGradCAM as IntegratedGradCAM
+    from egcam.attribution.cam import LayerCAM as LayerCAM
+    from egcam.attribution.cam import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
+    from egcam.attribution.cam import XGradCAM as XGradCAM
+    from egcam.attribution.estimators import Expected as Expected
+    from egcam.attribution.estimators import Integrated as Integrated
+    from egcam.attribution.estimators import Smooth as Smooth
+    from egcam.attribution.estimators import Vanilla as Vanilla
+    from egcam.attribution.explainer import Explainer as Explainer
+    from egcam.attribution.explanation import Explanation as Explanation
+    from egcam.attribution.kernels import Kernel as Kernel
+    from egcam.attribution.paths import RandomSubset as RandomSubset
+    from egcam.attribution.perturbation import AblationCAM as AblationCAM
+    from egcam.attribution.perturbation import ScoreCAM as ScoreCAM
+    from egcam.attribution.registry import explain as explain
+    from egcam.attribution.registry import methods as methods
+    from egcam.attribution.registry import register as register
+    from egcam.attribution.saliency import ExpectedGradients as ExpectedGradients
+    from egcam.attribution.saliency import InputGradient as InputGradient
+    from egcam.attribution.saliency import IntegratedGradients as IntegratedGradients
+    from egcam.attribution.saliency import SmoothGrad as SmoothGrad
+    from egcam.attribution.weightings import Weighting as Weighting
+    from egcam.evaluation.evaluate import evaluate as evaluate
+    from egcam.evaluation.layers import best_layer as best_layer
+    from egcam.evaluation.layers import candidate_layers as candidate_layers
+    from egcam.models import zoo as zoo
+    from egcam.models.inputs import shared as shared
+    from egcam.models.layers import find_layer as find_layer
+    from egcam.saturation_check.measure import saturation as saturation
 
-_LAZY_MODULES = {
-    "figures": "egcam.figures",
-    "metrics": "egcam.metrics",
-    "studies": "egcam.studies",
-    "zoo": "egcam.models.zoo",
+# What is loaded when it is first asked for, by the module it is in: torch takes seconds to import, and `egcam --help`
+# and `import egcam` need not wait for it. The same names as above, which type checkers read.
+_LATER = {
+    "egcam": "figures metrics studies",
+    "egcam.attribution": "references",
+    "egcam.attribution.cam": "CAM ExpectedGradCAM GradCAM GradCAMPlusPlus GradientCAM HiResCAM IntegratedGradCAM "
+    "LayerCAM SmoothGradCAMPlusPlus XGradCAM",
+    "egcam.attribution.estimators": "Expected Integrated Smooth Vanilla",
+    "egcam.attribution.explainer": "Explainer",
+    "egcam.attribution.explanation": "Explanation",
+    "egcam.attribution.kernels": "Kernel",
+    "egcam.attribution.paths": "RandomSubset",
+    "egcam.attribution.perturbation": "AblationCAM ScoreCAM",
+    "egcam.attribution.registry": "explain methods register",
+    "egcam.attribution.saliency": "ExpectedGradients InputGradient IntegratedGradients SmoothGrad",
+    "egcam.attribution.weightings": "Weighting",
+    "egcam.evaluation.evaluate": "evaluate",
+    "egcam.evaluation.layers": "best_layer candidate_layers",
+    "egcam.models": "zoo",
+    "egcam.models.inputs": "shared",
+    "egcam.models.layers": "find_layer",
+    "egcam.saturation_check.measure": "saturation",
 }
-_LAZY_NAMES = {
-    "best_layer": "egcam.evaluation.layers",
-    "candidate_layers": "egcam.evaluation.layers",
-    "evaluate": "egcam.evaluation.evaluate",
-    "saturation": "egcam.saturation_check.measure",
-}
+_MODULES = {name: module for module, names in _LATER.items() for name in names.split()}
+_PACKAGES = ("attribution", "evaluation", "drawing", "models", "photos", "saturation_check")
 
-__all__ = [
-    "AblationCAM",
-    "CAM",
-    "EgcamError",
-    "Expected",
-    "ExpectedGradCAM",
-    "ExpectedGradients",
-    "Explainer",
-    "Explanation",
-    "GradCAM",
-    "GradCAMPlusPlus",
-    "GradientCAM",
-    "HiResCAM",
-    "InputGradient",
-    "Integrated",
-    "IntegratedGradCAM",
-    "IntegratedGradients",
-    "Kernel",
-    "LayerCAM",
-    "RandomSubset",
-    "ScoreCAM",
-    "Smooth",
-    "SmoothGrad",
-    "SmoothGradCAMPlusPlus",
-    "Vanilla",
-    "Weighting",
-    "XGradCAM",
-    "ZeroMapWarning",
-    "best_layer",
-    "candidate_layers",
-    "__version__",
-    "errors",
-    "evaluate",
-    "explain",
-    "figures",
-    "find_layer",
-    "methods",
-    "metrics",
-    "references",
-    "register",
-    "saturation",
-    "shared",
-    "studies",
-    "zoo",
-]
+__all__ = sorted([*_MODULES, "EgcamError", "ZeroMapWarning", "__version__", "errors"])
 
 
 def __getattr__(name: str) -> Any:
-    """Load what most callers do not need only when it is asked for."""
-    if name in _LAZY_MODULES:
-        return import_module(_LAZY_MODULES[name])
-    if name in _LAZY_NAMES:
-        return getattr(import_module(_LAZY_NAMES[name]), name)
-    raise AttributeError(f"module 'egcam' has no attribute {name!r}")
+    """Load what is asked for the first time."""
+    if name in _PACKAGES:
+        return import_module(f"egcam.{name}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'egcam' has no attribute {name!r}")
+    module = _MODULES[name]
+    is_module = name in ("figures", "metrics", "studies", "references", "zoo")
+    found: Any = import_module(f"{module}.{name}") if is_module else getattr(import_module(module), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -262,16 +263,15 @@ def test_references_from_a_folder(place: Path) -> None:
 def test_options_a_method_has_no_use_for_are_named() -> None:
     result = run("explain", "one.png", "--method", "grad-cam", "--samples", "3", "--reference", "noise")
     assert result.exit_code == 0
-    assert one_line(result.stderr) == "egcam: note: grad-cam has no use for --samples, --reference"
+    assert one_line(result.stderr) == "egcam: note: grad-cam ignores --samples, --reference"
     assert run("explain", "one.png", "--method", "integrated-grad-cam", "--samples", "3").stderr == ""
 
 
 @pytest.mark.usefixtures("place")
 def test_baselines_are_black_as_the_network_sees_it() -> None:
     from egcam.models.zoo import load
-    from egcam.photos.comparison import applicable
 
-    baseline = applicable("integrated-gradients", load("own.py:small"), {"seed": 0})["baseline"]
+    baseline = load("own.py:small").applicable("integrated-gradients", {"seed": 0})["baseline"]
     drawn = baseline.draw(torch.rand(1, 3, 4, 4), [0], 0, 0).images
     assert torch.equal(drawn, torch.full((1, 3, 4, 4), -1.0))
 
@@ -503,3 +503,51 @@ def test_methods_of_ones_own_come_from_a_plugin(place: Path) -> None:
     missing = CliRunner().invoke(app, ["--plugin", "nowhere.py", "methods"])
     assert missing.exit_code == 2
     assert "there is no plugin nowhere.py" in missing.stderr
+
+
+def test_a_methods_options_are_listed_with_their_defaults() -> None:
+    result = CliRunner().invoke(app, ["methods", "integrated-grad-cam"])
+    assert result.exit_code == 0
+    rows = dict(line.split() for line in result.stdout.splitlines()[2:])
+    assert rows == {
+        "layer": "None",
+        "steps": "50",
+        "baseline": "black",
+        "authors": "False",
+        "seed": "0",
+        "score": "logit",
+        "classes": "None",
+        "signed": "False",
+        "batch_size": "None",
+        "memory": "None",
+        "reshape": "None",
+    }
+    unknown = CliRunner().invoke(app, ["methods", "grad-kam"])
+    assert unknown.exit_code == 2
+    assert "did you mean 'grad-cam'" in one_line(unknown.stderr)
+
+
+def test_metrics_are_listed_with_group_direction_and_meaning() -> None:
+    from egcam.metrics import names
+
+    listed = json.loads(CliRunner().invoke(app, ["metrics", "--json"]).stdout)["metrics"]
+    assert {one["name"]: (one["group"], one["better"]) for one in listed} == {
+        name: (one.group, one.direction) for name, one in names().items()
+    }
+    assert all(20 < len(one["meaning"]) < 300 and "\n" not in one["meaning"] for one in listed)
+    table = CliRunner().invoke(app, ["metrics"]).stdout
+    assert all(name in table for name in names())
+
+
+@pytest.mark.parametrize("command", ["explain", "figure", "saturation", "study run", "app"])
+def test_help_flows_at_80_columns_and_names_no_python_type(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert shown.exit_code == 0
+    assert "list[" not in shown.stdout
+    assert "<bool>" not in shown.stdout
+    body = shown.stdout.split("╭")[0].split("\n \n")
+    for paragraph in body:
+        lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
+        for line, following in pairwise(lines):
+            # A line ends where the next word would not fit, not where the source breaks it.
+            assert len(line) + len(following.split()[0]) + 1 > 76 or not line[-1].isalnum(), (line, following)

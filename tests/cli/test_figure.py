@@ -122,7 +122,7 @@ def test_ranks_are_those_of_the_table() -> None:
 @pytest.mark.usefixtures("place")
 def test_what_has_no_heat_map_says_so() -> None:
     shown = run("curves", "one.png", "--methods", "grad-cam", "--step", "128", "--sharpness", "2", "--out", "f.png")
-    assert "has no heat map and no use for --sharpness" in " ".join(shown.stderr.split())
+    assert "has no heat map and ignores --sharpness" in " ".join(shown.stderr.split())
 
 
 @pytest.mark.usefixtures("place")

@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from egcam.cli import app
-from egcam.cli.saturation import read_models
+from egcam.cli.commands.saturation import read_models
 from egcam.errors import LayerError, ModelError
 from egcam.models.zoo import load
 from egcam.photos.files import read_image

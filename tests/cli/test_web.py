@@ -49,7 +49,6 @@ def test_another_address_is_warned_of(served: dict[str, Any]) -> None:
     assert served["password"] is None
     assert served["limits"].megabytes == 3
     assert served["layer"] == "layer3"
-    assert len(served["summaries"]["grad-cam"]) > 10
 
 
 def test_the_password_is_typed_asked_for_or_set(served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from egcam import metrics
 from egcam.evaluation.evaluate import evaluate
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
-from egcam.photos.comparison import predict
 from egcam.saturation_check.measure import saturation
 from egcam.saturation_check.patches import top_patches
 
@@ -104,7 +103,7 @@ def test_patches_saturation_and_predictions():
         patches = top_patches(model, images, heat, grid=2, count=1, batch_size=2)
         curves = saturation(model, images, "conv", steps=4)
         classifier = Classifier(model, "small", list("abcd"), Preprocessing((SIZE, SIZE), SIZE))
-        chances = torch.tensor([one.probability for one in predict(classifier, images[:1])])
+        chances = torch.tensor([one.probability for one in classifier.predict(images[:1])])
         found.append([patches.shown, patches.scores, patches.background, patches.full, curves.logit, chances])
         assert torch.equal(images, pictures(3))
     for plain, other in zip(*found, strict=True):

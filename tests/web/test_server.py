@@ -31,7 +31,7 @@ LIMITS = Limits(megabytes=2.5, megapixels=5)
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    with serve(tiny_classifier(), limits=LIMITS, summaries={"grad-cam": "a line"}) as page:
+    with serve(tiny_classifier(), limits=LIMITS) as page:
         yield page
     assert not page.folder.exists()
 

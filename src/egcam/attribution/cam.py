@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeGuard, Unpack
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 from egcam.attribution.averaging import Wanted, check_samples
 from egcam.attribution.estimators import Estimator, Expected, Smooth, Vanilla
 from egcam.attribution.explainer import Explainer, plain_settings
-from egcam.attribution.kernels import KernelLike
+from egcam.attribution.kernels import Kernel, KernelLike
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, wide_enough
 from egcam.attribution.options import Common
 from egcam.attribution.path_points import Difference
 from egcam.attribution.paths import PathLike
 from egcam.attribution.references import ReferenceLike, as_reference
+from egcam.attribution.registry import register
 from egcam.attribution.sampling import Sampling
 from egcam.attribution.task import Task, chunks
 from egcam.attribution.weightings import (
@@ -136,6 +138,14 @@ class _NamedCAM(GradientCAM):
         super().__init__(model, layer, gradient=gradient, negative=negative, **common)
 
 
+@register(
+    "grad-cam",
+    label="Grad-CAM",
+    summary="channels weighted by their mean gradient",
+    group="gradient",
+    line=("black", "-", "s"),
+    usual=True,
+)
 class GradCAM(_NamedCAM):
     """Grad-CAM (Selvaraju et al., 2017): w_k = mean_ij dy/dA^k.
 
@@ -145,44 +155,76 @@ class GradCAM(_NamedCAM):
         torch.Size([1, 6, 6])
     """
 
-    name = "grad-cam"
 
-
+@register(
+    "hires-cam",
+    label="HiResCAM",
+    summary="gradient times activation at every place",
+    group="gradient",
+    line=("purple", "-", "P"),
+    usual=True,
+)
 class HiResCAM(_NamedCAM):
     """HiRes-CAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
 
-    name = "hires-cam"
     weighting = Elementwise()
 
 
+@register(
+    "xgrad-cam",
+    label="XGrad-CAM",
+    summary="channels weighted by gradients in proportion to activations",
+    group="gradient",
+    line=("blue", "--", "X"),
+)
 class XGradCAM(_NamedCAM):
     """XGrad-CAM (Fu et al., 2020): w_k = sum_ij(dy/dA^k * A^k) / sum_ij A^k."""
 
-    name = "xgrad-cam"
     weighting = Normalised()
 
 
+@register(
+    "layer-cam",
+    label="LayerCAM",
+    summary="positive gradient times activation at every place",
+    group="gradient",
+    line=("sky", "-", "<"),
+    usual=True,
+)
 class LayerCAM(_NamedCAM):
     """LayerCAM (Jiang et al., 2021): map = relu( sum_k relu(dy/dA^k) * A^k )."""
 
-    name = "layer-cam"
     weighting = Positive()
 
 
+@register(
+    "grad-cam++",
+    label="Grad-CAM++",
+    summary="channels weighted by their positive gradients, each place by its own share",
+    group="gradient",
+    line=("blue", "-", "^"),
+    usual=True,
+)
 class GradCAMPlusPlus(_NamedCAM):
     """Grad-CAM++ (Chattopadhay et al., 2018): w_k = sum_ij alpha relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3)."""
 
-    name = "grad-cam++"
     weighting = PlusPlus()
 
 
+@register(
+    "smooth-grad-cam++",
+    label="Smooth Grad-CAM++",
+    summary="grad-cam++ with gradients averaged over noisy copies of the image",
+    group="gradient",
+    cost=8,
+    line=("sky", "--", "v"),
+)
 class SmoothGradCAMPlusPlus(_NamedCAM):
     """Smooth Grad-CAM++ (Omeiza et al., 2019): Grad-CAM++ on the moments of g averaged over noisy copies of the image.
 
     The activations are those of the clean image. The noise's standard deviation is `scale` * (max - min).
     """
 
-    name = "smooth-grad-cam++"
     weighting = PlusPlus()
 
     def __init__(
@@ -198,6 +240,16 @@ class SmoothGradCAMPlusPlus(_NamedCAM):
         super().__init__(model, layer, gradient=Smooth(samples, scale=scale, seed=seed), **common)
 
 
+@register(
+    "expected-grad-cam",
+    label="Expected Grad-CAM",
+    summary="gradients averaged over the way from reference images to the image, by location",
+    group="gradient",
+    cost=8,
+    line=("vermillion", "-", "o"),
+    usual=True,
+    highlight=True,
+)
 class ExpectedGradCAM(_NamedCAM):
     """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
 
@@ -238,8 +290,6 @@ class ExpectedGradCAM(_NamedCAM):
         >>> explanation.maps.shape, explanation.passes
         (torch.Size([2, 6, 6]), 18)
     """
-
-    name = "expected-grad-cam"
 
     def __init__(
         self,
@@ -284,7 +334,33 @@ class ExpectedGradCAM(_NamedCAM):
 
 _OF_EXPECTED = ("elementwise", "mean", "summed")
 
+register(
+    "expected-grad-cam-paper",
+    partial(
+        ExpectedGradCAM,
+        difference="input",
+        weighting="mean",
+        kernel=Kernel("uniform", scale=1.0),
+        negative=1.0,
+    ),
+    label="Expected Grad-CAM (paper)",
+    summary="the same as its paper writes it: difference term, pooled weights, uniform kernel",
+    group="gradient",
+    cost=14,
+    line=("orange", "-", "D"),
+    highlight=True,
+)
 
+
+@register(
+    "integrated-grad-cam",
+    label="Integrated Grad-CAM",
+    summary="grad-cam averaged over the way from a black image to the image",
+    group="gradient",
+    cost=12,
+    line=("green", "-", "d"),
+    usual=True,
+)
 class IntegratedGradCAM(Explainer):
     """Integrated Grad-CAM (Sattarzadeh et al., 2021).
 
@@ -295,8 +371,6 @@ class IntegratedGradCAM(Explainer):
     it: a_j = j/n, which never reaches the image, A^k(z_j) without A^k(b), and a sum instead of a mean, which grows
     with n. Costs n + 2 passes for each image, n + 1 with `authors`.
     """
-
-    name = "integrated-grad-cam"
 
     def __init__(
         self,
@@ -351,6 +425,13 @@ class IntegratedGradCAM(Explainer):
         return {"steps": self.steps, "authors": self.authors}
 
 
+@register(
+    "cam",
+    label="CAM",
+    summary="channels weighted by the last linear layer; for networks that end in pooling and one such layer",
+    group="gradient-free",
+    line=("grey", "-", "*"),
+)
 class CAM(Explainer):
     """CAM (Zhou et al., 2016): map = relu( sum_k w_k A^k ), w the target class's weights in the last linear layer.
 
@@ -363,8 +444,6 @@ class CAM(Explainer):
         >>> CAM(net, signed=True)(torch.rand(1, 1, 8, 8), target=0).maps.shape
         torch.Size([1, 6, 6])
     """
-
-    name = "cam"
 
     def _explain(self, task: Task) -> Maps:
         seen = task.first_pass()

@@ -104,6 +104,10 @@ class Explainer(ABC):
         """Passes through the network for each image, where that is known beforehand."""
         return 1
 
+    def passes_at(self, channels: int) -> int:
+        """Passes for each image at a layer of so many channels; tails behind the layer are not counted."""
+        return self.passes
+
     def _options(self) -> dict[str, Any]:
         """What the method was set to, for the record."""
         return {}
@@ -308,6 +312,7 @@ class Explainer(ABC):
             options={**self._options(), "score": self.score, "signed": self.signed},
             classes=None if self.classes is None else tuple(self.classes),
             images=images,
+            outputs=whole([task.outputs for task in tasks]),
         )
 
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:

@@ -66,6 +66,7 @@ class Explanation:
         classes: the class names, where known.
         images: the explained tensor, for drawing; not saved.
         start: in a stream, the number of its first image.
+        outputs: (N, outputs) the model's class scores before any softmax, or None where there are none; not saved.
     """
 
     maps: Tensor
@@ -84,6 +85,7 @@ class Explanation:
     start: int = 0
     tails: int = 0
     completeness: Completeness | None = None
+    outputs: Tensor | None = field(default=None, repr=False)
 
     @cached_property
     def heatmaps(self) -> Tensor:

@@ -12,12 +12,21 @@ from egcam.attribution.explainer import Explainer
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import wide_enough
 from egcam.attribution.options import Common
+from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.errors import LayerError
 from egcam.models.layers import Layer, LayerPoint
 from egcam.models.replay import Replay
 
 
+@register(
+    "score-cam",
+    label="Score-CAM",
+    summary="channels weighted by the class score of the image masked with them; slow",
+    group="gradient-free",
+    cost=110,
+    line=("green", "--", ">"),
+)
 class ScoreCAM(Explainer):
     """Score-CAM (Wang et al., 2020): w = softmax over channels of the score of x masked by each channel's map.
 
@@ -32,7 +41,6 @@ class ScoreCAM(Explainer):
         common: the options all explainers take.
     """
 
-    name = "score-cam"
     cpu_memory = 256 * 2**20  # without a backward pass, larger batches gain nothing
 
     def __init__(
@@ -47,6 +55,10 @@ class ScoreCAM(Explainer):
         return 1 + self._channels_guess
 
     _channels_guess = 512
+
+    def passes_at(self, channels: int) -> int:
+        """One for the image and one for each channel."""
+        return 1 + channels
 
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
@@ -91,6 +103,15 @@ class ScoreCAM(Explainer):
         return {"align_corners": self.align_corners}
 
 
+@register(
+    "ablation-cam",
+    label="Ablation-CAM",
+    summary="channels weighted by how much the class score drops without them",
+    group="gradient-free",
+    cost=15,
+    line=("purple", "--", "h"),
+    usual=True,
+)
 class AblationCAM(Explainer):
     """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / y, y_k the score with channel k set to zero.
 
@@ -98,8 +119,6 @@ class AblationCAM(Explainer):
     anyway are not run at all. Where that part cannot be run by itself, the whole network is, and these passes are
     counted. A score of exactly 0 has no relative drop: then w_k = y - y_k.
     """
-
-    name = "ablation-cam"
 
     @property
     def passes(self) -> int:

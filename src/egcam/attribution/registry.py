@@ -1,35 +1,30 @@
-"""The methods by name: what `egcam.explain`, the command and studies look methods up in."""
+"""The methods by name, each with what is known of it: what `egcam.explain`, the command, pages and studies look up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from torch import Tensor, nn
 
-from egcam.attribution.cam import (
-    CAM,
-    ExpectedGradCAM,
-    GradCAM,
-    GradCAMPlusPlus,
-    HiResCAM,
-    IntegratedGradCAM,
-    LayerCAM,
-    SmoothGradCAMPlusPlus,
-    XGradCAM,
-)
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.explanation import Explanation
-from egcam.attribution.kernels import Kernel
 from egcam.attribution.options import Common
-from egcam.attribution.perturbation import AblationCAM, ScoreCAM
-from egcam.attribution.saliency import ExpectedGradients, InputGradient, IntegratedGradients, SmoothGrad
 from egcam.errors import MethodError, near_misses
 from egcam.models.targets import Target
 
 Factory = Callable[..., Explainer]
+Made = TypeVar("Made", bound=Factory)
+Group: TypeAlias = Literal["gradient", "gradient-free", "input", "yours"]
+
+GROUPS: dict[Group, str] = {
+    "gradient": "class activation maps from gradients",
+    "gradient-free": "class activation maps without gradients",
+    "input": "attributions at the pixels",
+    "yours": "registered by you",
+}
 
 # Options people look for among a method's, and where they are instead.
 ELSEWHERE = {
@@ -37,27 +32,138 @@ ELSEWHERE = {
     "explanation.overlay(sharpness=2) or --sharpness 2",
 }
 
-_factories: dict[str, Factory] = {}
+_SLOW = 50.0
 
 
-def register(name: str, factory: Factory) -> None:
+@dataclass(frozen=True)
+class Method:
+    """What is known of a method; whatever lists, draws or times methods reads it here.
+
+    Attributes:
+        name: what it is asked for by.
+        factory: makes the explainer of a model.
+        label: its name in legends and tables.
+        summary: what it does, in a line.
+        group: what kind of method it is, a key of `GROUPS`.
+        cost: about how many times as long as one gradient it takes, for time left and for what to leave out.
+        line: colour (a name of `egcam.figures.style`), line style and marker in plots; None is chosen by its name.
+        usual: whether it is compared where nobody says which methods to compare.
+        highlight: whether pages frame it and tables set it in bold.
+    """
+
+    name: str
+    factory: Factory
+    label: str = ""
+    summary: str = "registered by you"
+    group: Group = "yours"
+    cost: float = 1.0
+    line: tuple[str, str, str] | None = None
+    usual: bool = False
+    highlight: bool = False
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it takes so long that a quick look leaves it out."""
+        return self.cost >= _SLOW
+
+    def options(self) -> dict[str, Any]:
+        """The options it takes and their defaults, its own before those all methods share."""
+        found: dict[str, Any] = {}
+        for parameter in signature(self.factory).parameters.values():
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                found.update((name, given.default) for name, given in _COMMON.items() if name not in found)
+            elif parameter.name != "model":
+                found[parameter.name] = parameter.default
+        return found
+
+
+_COMMON = {name: given for name, given in signature(Explainer).parameters.items() if name in Common.__annotations__}
+_methods: dict[str, Method] = {}
+
+
+class Facts(TypedDict, total=False):
+    """What may be said of a method when it is registered; see `Method`."""
+
+    label: str
+    summary: str
+    group: Group
+    cost: float
+    line: tuple[str, str, str] | None
+    usual: bool
+    highlight: bool
+
+
+@overload
+def register(name: str, factory: Factory, **facts: Unpack[Facts]) -> None: ...
+@overload
+def register(name: str, factory: None = None, **facts: Unpack[Facts]) -> Callable[[Made], Made]: ...
+def register(name: str, factory: Factory | None = None, **facts: Unpack[Facts]) -> Callable[[Made], Made] | None:
     """Add a method under a name of its own; `factory(model, **options)` must return an explainer.
 
+    Without a factory it decorates a class, which then goes by that name.
+
+    Args:
+        name: what it is asked for by.
+        factory: a class, or a function that makes an explainer of a model.
+        facts: all may be left out. `label`, its name in legends and tables (else `name`); `summary`, what it does in a
+            line; `group`, "gradient", "gradient-free", "input" or "yours"; `cost`, about how many times as long as one
+            gradient it takes; `line`, colour, line style and marker in plots, such as ("orange", "--", "D"); `usual`,
+            whether it is compared where nobody says which methods to compare; `highlight`, whether pages frame it and
+            tables set it in bold.
+
     Example:
-        >>> register("grad-cam-signed", partial(GradCAM, signed=True))
-        >>> "grad-cam-signed" in methods()
-        True
+        >>> from functools import partial
+        >>> from egcam import GradCAM
+        >>> register("grad-cam-signed", partial(GradCAM, signed=True), label="Signed Grad-CAM")
+        >>> method("grad-cam-signed").label
+        'Signed Grad-CAM'
         >>> unregister("grad-cam-signed")
     """
-    if name in _factories:
+    if name in _methods:
         raise MethodError(f"a method called {name!r} is registered already")
-    _factories[name] = factory
+    facts.setdefault("label", name)
+    group = facts.get("group", "yours")
+    if group not in GROUPS:
+        raise MethodError(f"there is no group of methods {group!r}; {near_misses(str(group), GROUPS)}")
+
+    def add(made: Factory) -> None:
+        _methods[name] = Method(name, made, **facts)
+
+    if factory is not None:
+        add(factory)
+        return None
+
+    def decorate(made: Made) -> Made:
+        if isinstance(made, type):
+            made.name = name  # type: ignore[attr-defined]
+        add(made)
+        return made
+
+    return decorate
 
 
 def unregister(name: str) -> None:
     """Take a method out of the registry again."""
-    _factory(name)
-    del _factories[name]
+    method(name)
+    del _methods[name]
+
+
+def method(name: str) -> Method:
+    """What is known of the method called `name`.
+
+    Example:
+        >>> method("grad-cam").label, method("score-cam").is_slow
+        ('Grad-CAM', True)
+    """
+    if name not in _methods:
+        raise MethodError(f"there is no method {name!r}; {near_misses(str(name), _methods)}")
+    return _methods[name]
+
+
+def records() -> Iterator[Method]:
+    """All methods: the highlighted ones first, then group by group."""
+    groups = list(GROUPS)
+    return iter(sorted(_methods.values(), key=lambda one: (not one.highlight, groups.index(one.group))))
 
 
 def methods() -> list[str]:
@@ -66,7 +172,22 @@ def methods() -> list[str]:
     >>> "expected-grad-cam" in methods()
     True
     """
-    return list(_factories)
+    return [one.name for one in records()]
+
+
+def usual_methods(most_cost: float = float("inf")) -> list[str]:
+    """What to compare where nobody says: the usual methods that cost at most so many gradients, the highlighted last.
+
+    >>> usual_methods(most_cost=12)
+    ['grad-cam', 'hires-cam', 'layer-cam', 'grad-cam++', 'integrated-grad-cam', 'expected-grad-cam']
+    """
+    chosen = [one for one in records() if one.usual and one.cost <= most_cost]
+    return [one.name for one in sorted(chosen, key=lambda one: one.highlight)]
+
+
+def is_highlighted(name: str) -> bool:
+    """Whether the method called `name`, if it is registered, is framed on pages and bold in tables."""
+    return name in _methods and _methods[name].highlight
 
 
 def create(name: str, model: nn.Module, **options: Any) -> Explainer:
@@ -77,7 +198,7 @@ def create(name: str, model: nn.Module, **options: Any) -> Explainer:
         model: the classifier.
         options: what that method takes; see `takes`.
     """
-    factory = _factory(name)
+    factory = method(name).factory
     unknown = sorted(set(options) - takes(name))
     if unknown:
         if unknown[0] in ELSEWHERE:
@@ -98,19 +219,7 @@ def takes(name: str) -> set[str]:
     >>> "samples" in takes("expected-grad-cam"), "samples" in takes("grad-cam"), "layer" in takes("smooth-grad")
     (True, False, False)
     """
-    found: set[str] = set()
-    for parameter in signature(_factory(name)).parameters.values():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            found.update(Common.__annotations__)
-        elif parameter.name != "model":
-            found.add(parameter.name)
-    return found
-
-
-def _factory(name: str) -> Factory:
-    if name not in _factories:
-        raise MethodError(f"there is no method {name!r}; {near_misses(str(name), _factories)}")
-    return _factories[name]
+    return set(method(name).options())
 
 
 def explain(
@@ -134,31 +243,3 @@ def explain(
     """
     for_call = {key: options.pop(key) for key in ("inputs", "keywords", "progress") if key in options}
     return create(method, model, **options)(images, target, **for_call)
-
-
-_BUILT_IN: dict[str, Factory] = {
-    "expected-grad-cam": ExpectedGradCAM,
-    "expected-grad-cam-paper": partial(
-        ExpectedGradCAM,
-        difference="input",
-        weighting="mean",
-        kernel=Kernel("uniform", scale=1.0),
-        negative=1.0,
-    ),
-    "grad-cam": GradCAM,
-    "grad-cam++": GradCAMPlusPlus,
-    "smooth-grad-cam++": SmoothGradCAMPlusPlus,
-    "integrated-grad-cam": IntegratedGradCAM,
-    "hires-cam": HiResCAM,
-    "xgrad-cam": XGradCAM,
-    "layer-cam": LayerCAM,
-    "score-cam": ScoreCAM,
-    "ablation-cam": AblationCAM,
-    "cam": CAM,
-    "input-gradient": InputGradient,
-    "smooth-grad": SmoothGrad,
-    "integrated-gradients": IntegratedGradients,
-    "expected-gradients": ExpectedGradients,
-}
-for _name, _made in _BUILT_IN.items():
-    register(_name, _made)

@@ -18,6 +18,7 @@ from egcam.attribution.kernels import KernelLike
 from egcam.attribution.options import Common
 from egcam.attribution.paths import PathLike
 from egcam.attribution.references import ReferenceLike
+from egcam.attribution.registry import register
 from egcam.attribution.sampling import Sampling
 from egcam.attribution.weightings import Magnitude, Summed, Weighting
 
@@ -43,19 +44,30 @@ def _strength(signed: bool) -> Weighting:
     return Summed() if signed else Magnitude()
 
 
+@register(
+    "input-gradient",
+    label="Input gradient",
+    summary="the gradient at the pixels",
+    group="input",
+    line=("grey", "--", "p"),
+)
 class InputGradient(_AtInput):
     """Input-Gradients (Simonyan et al., 2014): sum_c |dy/dx_c|; signed, sum_c dy/dx_c."""
-
-    name = "input-gradient"
 
     def __init__(self, model: nn.Module, **common: Unpack[Common]) -> None:
         super().__init__(model, Vanilla(), _strength(common.get("signed", False)), **common)
 
 
+@register(
+    "smooth-grad",
+    label="SmoothGrad",
+    summary="the gradient at the pixels, averaged over noisy copies of the image",
+    group="input",
+    cost=13,
+    line=("sky", ":", "8"),
+)
 class SmoothGrad(_AtInput):
     """SmoothGrad (Smilkov et al., 2017): the input gradient averaged over noisy copies, then sum_c |.|."""
-
-    name = "smooth-grad"
 
     def __init__(
         self,
@@ -70,13 +82,19 @@ class SmoothGrad(_AtInput):
         super().__init__(model, gradient, _strength(common.get("signed", False)), **common)
 
 
+@register(
+    "integrated-gradients",
+    label="Integrated Gradients",
+    summary="the gradient at the pixels along the way from a baseline, times the difference",
+    group="input",
+    cost=28,
+    line=("green", ":", "H"),
+)
 class IntegratedGradients(_AtInput):
     """Integrated Gradients (Sundararajan et al., 2017): relu( sum_c (x - b)_c * mean_a dy/dx_c at b + a (x - b) ).
 
     With `signed=True` a map's total tends to y(x) - y(b) as the steps grow.
     """
-
-    name = "integrated-gradients"
 
     def __init__(
         self,
@@ -91,13 +109,19 @@ class IntegratedGradients(_AtInput):
         super().__init__(model, gradient, Summed(), **common)
 
 
+@register(
+    "expected-gradients",
+    label="Expected Gradients",
+    summary="integrated-gradients averaged over reference images instead of one baseline",
+    group="input",
+    cost=20,
+    line=("orange", ":", "o"),
+)
 class ExpectedGradients(_AtInput):
     """Expected Gradients (Erion et al., 2021): relu( sum_c E[(x - x')_c * dy/dx_c at x' + a (x - x')] ).
 
     With `signed=True` a map's total tends to y(x) - E[y(x')] as the samples grow.
     """
-
-    name = "expected-gradients"
 
     def __init__(
         self,

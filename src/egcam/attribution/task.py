@@ -86,6 +86,7 @@ class Task:
         self.tails_at_once = tails_at_once
         self.indices: Tensor | None = None
         self.predictions: Tensor | None = None
+        self.outputs: Tensor | None = None
         self.scores: Tensor | None = None
         self.activations: list[Tensor] = []
         self.tails: list[Replay] = []
@@ -121,6 +122,7 @@ class Task:
         with torch.no_grad():
             self.indices = self.targets.indices(output)
             self.predictions = self.targets.predictions(output, count)
+            self.outputs = self.targets.outputs(output, count)
         return self.targets.scores(output, self.indices, count)
 
     def gradients(self, points: Tensor, own: Tensor) -> GradientPass:

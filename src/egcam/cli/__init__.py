@@ -1,5 +1,5 @@
 """The `egcam` command."""
 
-from egcam.cli.commands import app, main
+from egcam.cli.main import app, main
 
 __all__ = ["app", "main"]

@@ -8,17 +8,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from egcam.errors import EgcamError, MissingExtraError, NonFiniteMapWarning, ZeroMapWarning
 
@@ -29,6 +23,11 @@ EXIT_CODES = (
 )
 
 Share = Callable[[float], None]
+
+
+def part_of(share: Share, number: int, count: int) -> Share:
+    """Progress within piece `number` of `count`, as progress within all of them."""
+    return lambda done: share((number + min(done, 1.0)) / count)
 
 
 def out() -> Console:
@@ -46,7 +45,7 @@ def note(text: str) -> None:
     say(f"egcam: note: {text}")
 
 
-def complain(error: BaseException) -> None:
+def print_error(error: BaseException) -> None:
     """One clear line about an error."""
     say(f"egcam: error: {' '.join(str(error).split())}")
 
@@ -66,6 +65,11 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(readable(json.dumps(document, indent=2, ensure_ascii=False)))
 
 
+def failed_list(failed: Mapping[str, str]) -> list[dict[str, str]]:
+    """Files that could not be read, and why, for JSON."""
+    return [{"file": file, "error": error} for file, error in failed.items()]
+
+
 @contextmanager
 def clear_errors(as_json: bool = False) -> Iterator[None]:
     """Turn errors into one line and an exit code: no traceback for a wrong call."""
@@ -80,15 +84,29 @@ def clear_errors(as_json: bool = False) -> Iterator[None]:
         _end(error, NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else WRONG_USE, as_json)
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def answering(command: Command) -> Command:
+    """A command that ends with the code it returns (none is 0), its errors in one line."""
+
+    @wraps(command)
+    def answered(*arguments: Any, **options: Any) -> None:
+        with clear_errors(bool(options.get("as_json"))):
+            raise typer.Exit(command(*arguments, **options) or DONE)
+
+    return answered  # type: ignore[return-value]
+
+
 def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:
-    complain(error)
+    print_error(error)
     if as_json:
         print_json({"error": str(error), "exit_code": code})
     raise typer.Exit(code) from error
 
 
 @contextmanager
-def told_warnings(about: object) -> Iterator[list[str]]:
+def short_warnings(about: object) -> Iterator[list[str]]:
     """Say egcam's warnings in one line each, with the file they are about; the list holds them when the block ends."""
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -109,6 +127,8 @@ def progress_bar(what: str, wanted: bool = True) -> Iterator[Share]:
 
     There is no bar where nobody would see it: when stderr is not a terminal, or with `--json`.
     """
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -15,7 +15,8 @@ from rich.table import Table
 from egcam.cli.console import out, readable
 
 if TYPE_CHECKING:
-    from egcam.photos.comparison import Prediction, Result
+    from egcam.models.classifier import Prediction
+    from egcam.photos.comparison import Comparison, Result
 
 _RECORD = "result.json"
 _LONGEST_NAME = 255  # bytes, in nearly every file system
@@ -70,6 +71,26 @@ def prediction_dict(prediction: Prediction) -> dict[str, Any]:
     """A predicted class for JSON."""
     chance = round(prediction.probability, 6)
     return {"index": prediction.index, "name": prediction.name, "probability": chance}
+
+
+def comparison_dict(found: Comparison) -> dict[str, Any]:
+    """A comparison for JSON."""
+    return {
+        "title": found.title,
+        "model": found.model,
+        "target": prediction_dict(found.target),
+        "predictions": [prediction_dict(prediction) for prediction in found.predictions],
+        "methods": [
+            {
+                "method": result.method,
+                "layer": result.explanation.layer,
+                "seconds": round(result.seconds, 4),
+                "passes": result.explanation.passes,
+            }
+            for result in found.results
+        ],
+        "skipped": dict(found.skipped),
+    }
 
 
 def own_folder(out_folder: Path, file: Path, method: str, taken: set[Path]) -> Path:

@@ -1,9 +1,10 @@
 """How every figure looks: sizes, letters, colours, and one look for each method, the same in all figures.
 
 Whatever draws methods (the figures here, the reports of studies) asks `color`, `line` and `label`, so that a method has
-the same colour, line and name wherever it is met. Colours are those of Okabe and Ito, which colour-blind readers can
-tell apart; methods that share one differ in line style and marker. Expected Grad-CAM always has the emphasised colour,
-which no other method has, and a heavier line. The colours of heat maps are those of `egcam.drawing.palette`.
+the same colour, line and name wherever it is met: those it was registered with. Colours are those of Okabe and Ito,
+which colour-blind readers can tell apart; methods that share one differ in line style and marker. Expected Grad-CAM has
+the emphasised colour, which no other method has, and a heavier line. The colours of heat maps are those of
+`egcam.drawing.palette`.
 
 Nothing here touches matplotlib's global state: `context()` holds for the length of a `with` block.
 """
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from zlib import crc32
 
+from egcam.attribution.registry import method as record
+from egcam.attribution.registry import methods
 from egcam.errors import InputError
 
 Width = Literal["column", "page"]
@@ -54,42 +57,15 @@ class Line:
         return {**drawn, "marker": self.marker, "markersize": 3.5} if marker else drawn
 
 
-_EMPHASISED = Line(EMPHASIS, "-", "o", 2.0, 3.0)
-_LINES = {
-    "expected-grad-cam": _EMPHASISED,
-    "expected-grad-cam-paper": Line(ORANGE, "-", "D"),
-    "grad-cam": Line(BLACK, "-", "s"),
-    "grad-cam++": Line(BLUE, "-", "^"),
-    "smooth-grad-cam++": Line(SKY, "--", "v"),
-    "integrated-grad-cam": Line(GREEN, "-", "d"),
-    "hires-cam": Line(PURPLE, "-", "P"),
-    "xgrad-cam": Line(BLUE, "--", "X"),
-    "layer-cam": Line(SKY, "-", "<"),
-    "score-cam": Line(GREEN, "--", ">"),
-    "ablation-cam": Line(PURPLE, "--", "h"),
-    "cam": Line(GREY, "-", "*"),
-    "input-gradient": Line(GREY, "--", "p"),
-    "smooth-grad": Line(SKY, ":", "8"),
-    "integrated-gradients": Line(GREEN, ":", "H"),
-    "expected-gradients": Line(ORANGE, ":", "o"),
-}
-_LABELS = {
-    "expected-grad-cam": "Expected Grad-CAM",
-    "expected-grad-cam-paper": "Expected Grad-CAM (paper)",
-    "grad-cam": "Grad-CAM",
-    "grad-cam++": "Grad-CAM++",
-    "smooth-grad-cam++": "Smooth Grad-CAM++",
-    "integrated-grad-cam": "Integrated Grad-CAM",
-    "hires-cam": "HiResCAM",
-    "xgrad-cam": "XGrad-CAM",
-    "layer-cam": "LayerCAM",
-    "score-cam": "Score-CAM",
-    "ablation-cam": "Ablation-CAM",
-    "cam": "CAM",
-    "input-gradient": "Input gradient",
-    "smooth-grad": "SmoothGrad",
-    "integrated-gradients": "Integrated Gradients",
-    "expected-gradients": "Expected Gradients",
+COLORS = {
+    "black": BLACK,
+    "orange": ORANGE,
+    "sky": SKY,
+    "green": GREEN,
+    "blue": BLUE,
+    "vermillion": VERMILLION,
+    "purple": PURPLE,
+    "grey": GREY,
 }
 _OTHERS = tuple(
     Line(color, style, marker)
@@ -105,7 +81,7 @@ def label(method: str) -> str:
         >>> label("expected-grad-cam"), label("my-cam")
         ('Expected Grad-CAM', 'my-cam')
     """
-    return _LABELS.get(method, method)
+    return record(method).label if method in methods() else method
 
 
 def line(method: str) -> Line:
@@ -117,7 +93,12 @@ def line(method: str) -> Line:
         >>> line("expected-grad-cam").color == EMPHASIS, line("my-cam") == line("my-cam")
         (True, True)
     """
-    return _LINES.get(method) or _OTHERS[crc32(method.encode()) % len(_OTHERS)]
+    given = record(method).line if method in methods() else None
+    if given is None:
+        return _OTHERS[crc32(method.encode()) % len(_OTHERS)]
+    name, dashes, marker = given
+    drawn = COLORS.get(name, name)
+    return Line(drawn, dashes, marker, 2.0, 3.0) if drawn == EMPHASIS else Line(drawn, dashes, marker)
 
 
 def color(method: str) -> str:
@@ -130,7 +111,7 @@ def color(method: str) -> str:
     return line(method).color
 
 
-def lines(methods: Iterable[str]) -> dict[str, Line]:
+def lines(shown: Iterable[str]) -> dict[str, Line]:
     """The looks of all methods of one figure, no two alike (up to 28 methods that are not known).
 
     Example:
@@ -139,7 +120,7 @@ def lines(methods: Iterable[str]) -> dict[str, Line]:
         4
     """
     found: dict[str, Line] = {}
-    for method in methods:
+    for method in shown:
         look = line(method)
         if look in found.values():
             look = next((other for other in _OTHERS if other not in found.values()), look)

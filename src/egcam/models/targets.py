@@ -292,8 +292,16 @@ class Targets:
 
     def predictions(self, output: object, count: int) -> Tensor | None:
         """(N,) the predicted classes, or None when the output holds no readable class scores."""
+        outputs = self.outputs(output, count)
         try:
-            return by_class(class_scores(output, count), self.classes).argmax(1)
+            return None if outputs is None else by_class(outputs, self.classes).argmax(1)
+        except EgcamError:
+            return None
+
+    def outputs(self, output: object, count: int) -> Tensor | None:
+        """(N, outputs) the class scores before any softmax, or None when the output holds no readable ones."""
+        try:
+            return class_scores(output, count)
         except EgcamError:
             return None
 

@@ -1,4 +1,4 @@
-"""A model, its preprocessing and its class names, by name: embedded, torchvision's, timm's or one's own."""
+"""A model, its preprocessing and its class names, by name: embedded, torchvision's, timm's or your own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import ModelError, near_misses, require
 from egcam.models.class_names import Classes, as_class_names
+from egcam.models.classifier import Classifier as Classifier
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.python_files import import_file
 from egcam.models.targets import imagenet_classes, known_classes
@@ -41,49 +41,6 @@ _TORCHVISION_OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Classifier:
-    """A network ready to explain photographs with.
-
-    Args:
-        model: the network, in eval mode.
-        name: how it was asked for.
-        classes: the class names in the order of the outputs; None when unknown.
-        preprocessing: how the network wants its images.
-        layer: the layer to explain; None lets egcam find it.
-    """
-
-    model: nn.Module
-    name: str = "model"
-    classes: Sequence[str] | None = None
-    preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    layer: str | None = None
-
-    def preprocess(self, image: Image.Image) -> Tensor:
-        """(C, H, W) the network's input for a photograph."""
-        return self.preprocessing(image)
-
-    def crop(self, image: Image.Image) -> Image.Image:
-        """The part of a photograph that the network sees."""
-        return self.preprocessing.view(image)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the network's input."""
-        return self.preprocessing.size
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network's parameters live."""
-        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-
-    def class_name(self, index: int) -> str:
-        """The first of the class's names, or "class 7" where names are unknown."""
-        if self.classes is None or not 0 <= index < len(self.classes):
-            return f"class {index}"
-        return self.classes[index].split(",")[0]
-
-
 def load(
     name: str = EMBEDDED,
     weights: str | Path | None = None,
@@ -95,7 +52,7 @@ def load(
     Args:
         name: "efficientnet-lite0" (embedded: no download), a torchvision name such as "resnet50", a timm name
             such as "timm/convnext_tiny" ("timm/" may be left out where torchvision has no such name), or
-            "path/to/file.py:function" for one's own: a function without arguments that returns a module or a
+            "path/to/file.py:function" for your own: a function without arguments that returns a module or a
             `Classifier`.
         weights: a file with a saved state_dict, read without running any code from it; None takes the
             published weights (a download, except for the embedded model); "random" the same untrained weights
@@ -159,7 +116,7 @@ def _unknown(name: str) -> ModelError:
     known = dict.fromkeys(name for names in models().values() for name in names)
     return ModelError(
         f"unknown model {name!r}; {near_misses(name, known)} "
-        "`egcam models` lists all; one's own is path/to/file.py:function"
+        "`egcam models` lists all; to load your own model, pass path/to/file.py:function"
     )
 
 
@@ -273,7 +230,7 @@ def _no_vain_retries() -> Iterator[None]:
         hub.HF_HUB_OFFLINE = offline
 
 
-# One's own
+# Your own
 
 
 def _own(name: str) -> Classifier:
@@ -282,7 +239,7 @@ def _own(name: str) -> Classifier:
         raise ModelError(f"{name!r} names no function: write {name}:function, a function that returns the model")
     file = Path(file_name)
     if not file.is_file():
-        raise ModelError(f"there is no file {file}: one's own model is path/to/file.py:function")
+        raise ModelError(f"there is no file {file}: to load your own model, pass path/to/file.py:function")
     module = _imported(file)
     functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
     function = getattr(module, function_name, None)

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 
-from egcam.attribution.references import black
-from egcam.attribution.registry import create, takes
+from egcam.attribution.registry import method as registered
+from egcam.attribution.registry import takes
 from egcam.drawing.overlays import Tile, bars, grid, overlay_image
 from egcam.errors import EgcamError, InputError
-from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
-from egcam.models.zoo import Classifier
+from egcam.models.classifier import Classifier, Prediction, Progress
 
 if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
-
-Progress = Callable[[float], None]
-
-# Rough costs next to one gradient, so that a progress bar over several methods can tell the time left.
-_COSTS = {
-    "expected-grad-cam": 8.0,
-    "expected-grad-cam-paper": 14.0,
-    "smooth-grad-cam++": 8.0,
-    "integrated-grad-cam": 12.0,
-    "smooth-grad": 13.0,
-    "integrated-gradients": 28.0,
-    "expected-gradients": 20.0,
-    "ablation-cam": 15.0,
-    "score-cam": 110.0,
-}
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One class a network may see in an image, and how sure it is."""
-
-    index: int
-    name: str
-    probability: float
 
 
 @dataclass(frozen=True)
@@ -103,30 +77,6 @@ class Comparison:
         return grid(tiles, columns or _columns(len(tiles)), side, heading)
 
 
-def predict(classifier: Classifier, images: Tensor, multilabel: bool = False) -> list[Prediction]:
-    """All classes of one image, (1, C, H, W), the most probable first; sigmoids for a multi-label network."""
-    with torch.inference_mode():
-        outputs = class_scores(classifier.model(images.clone()), 1).float()
-    names = classifier.classes
-    chances = (by_class(outputs, names).sigmoid() if multilabel else probabilities(outputs, names))[0]
-    order = chances.argsort(descending=True, stable=True)
-    return [
-        Prediction(index, classifier.class_name(index), chance)
-        for index, chance in zip(order.tolist(), chances[order].tolist(), strict=True)
-    ]
-
-
-def chosen(predictions: Sequence[Prediction], target: int | str | None, classes: Sequence[str] | None) -> Prediction:
-    """The class to explain: the one asked for by index or name, else the most probable one."""
-    if target is None:
-        return predictions[0]
-    count = len(predictions)
-    index = class_index(target, classes, count) if isinstance(target, str) else target
-    if not 0 <= index < count:
-        raise out_of_range(index, count)
-    return next(prediction for prediction in predictions if prediction.index == index)
-
-
 def compare(
     classifier: Classifier,
     image: Image.Image,
@@ -152,11 +102,11 @@ def compare(
         progress: called with the share of the work done, from 0 to 1.
         sharpness: an exponent of the overlays.
     """
-    images = classifier.preprocess(image)[None].to(classifier.device)
-    predictions = predict(classifier, images)
-    wanted = chosen(predictions, target, classifier.classes)
+    images = classifier.images(image)
+    predictions = classifier.predict(images)
+    wanted = classifier.chosen(predictions, target)
     photograph = classifier.crop(image)
-    costs = [_COSTS.get(method, 1.0) for method in methods]
+    costs = [registered(method).cost for method in methods]
     results, skipped = [], {}
     for position, method in enumerate(methods):
         report = _part(progress, sum(costs[:position]), costs[position], sum(costs))
@@ -186,47 +136,25 @@ def explain_one(
     images: Tensor,
     photograph: Image.Image,
     method: str,
-    target: int,
+    target: int | str | None,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     sharpness: float = 1.0,
 ) -> Result:
-    """One method on one image, (1, C, H, W), with its overlay and how long the explanation took."""
-    explainer = create(method, classifier.model, **applicable(method, classifier, options or {}))
+    """One method on one image, (1, C, H, W), with its overlay and how long the explanation took.
 
-    def passes(done: int, total: int) -> None:
-        if progress is not None and total > 0:
-            progress(done / total)
-
+    Options that the method does not take are left out.
+    """
+    used = classifier.applicable(method, options or {})
     start = time.perf_counter()
-    explanation = explainer(images, target=target, progress=passes)
+    explanation = classifier.explain(images, method, target, progress=progress, **used)
     seconds = time.perf_counter() - start
     overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy(), sharpness=sharpness)
     return Result(method, explanation, overlay, seconds, sharpness)
 
 
-def applicable(method: str, classifier: Classifier, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options, those the method takes, under the method's own names for them.
-
-    Layer and class names come from the classifier unless given. Methods that walk from one baseline take `samples` as
-    their steps, a named `reference` as the baseline, and else black as this network sees it.
-    """
-    known: dict[str, Any] = {"classes": classifier.classes, "layer": classifier.layer}
-    known.update((name, value) for name, value in options.items() if value is not None)
-    accepted = takes(method)
-    if "steps" in accepted and "samples" in known:
-        known.setdefault("steps", known["samples"])
-    if "baseline" in accepted:
-        given = known.get("reference")
-        seen = classifier.preprocessing
-        known.setdefault(
-            "baseline", black(seen.mean, seen.std) if given is None or isinstance(given, Tensor) else given
-        )
-    return {name: value for name, value in known.items() if value is not None and name in accepted}
-
-
 def unused(method: str, options: Mapping[str, Any]) -> list[str]:
-    """The names of the options given that the method has no use for."""
+    """The names of the options given that the method ignores."""
     accepted = takes(method)
     useful = set(accepted)
     if "steps" in accepted:

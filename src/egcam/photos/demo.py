@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from egcam._version import __version__
-from egcam.attribution.registry import methods, takes
+from egcam.attribution.registry import is_highlighted, method, records, takes
 from egcam.drawing.overlays import stack
 from egcam.errors import require
 from egcam.models.zoo import EMBEDDED, load
@@ -18,14 +18,13 @@ from egcam.photos.gallery import page
 
 INTRODUCTION = (
     "Each picture shows where a method says the network looked for the class it named: yellow matters most, then "
-    "green and blue; where the photograph shows through, it did not matter. The framed one is Expected Grad-CAM."
+    "green and blue; where the photograph shows through, it did not matter. The framed ones are Expected"
+    " Grad-CAM, the default and as its paper writes it."
 )
-SLOW = ("score-cam",)
 PATIENCE = 160.0
 
 _QUICK_SAMPLES = 8
 _ONCE = "too slow on this machine for every photograph; see the first one"
-_OURS = ("expected-grad-cam",)
 _COLUMNS = 9
 
 
@@ -83,7 +82,7 @@ PHOTOGRAPHS = (
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration made; `once` are the methods shown on the first photograph only, for want of time."""
+    """What the demonstration made; `once` are the methods too slow to repeat, shown on the first photograph only."""
 
     comparisons: tuple[Comparison, ...]
     gallery: Path
@@ -110,7 +109,7 @@ def run_demo(
     """
     require("skimage", "demo", "the demonstration")
     classifier = load(EMBEDDED)
-    names = [name for name in methods() if not (quick and name in SLOW)]
+    names = [one.name for one in records() if not (quick and one.is_slow)]
     comparisons: list[Comparison] = []
     once: list[str] = []
     for number, photograph in enumerate(photographs):
@@ -129,7 +128,7 @@ def run_demo(
 
 def names_at_layer(names: Sequence[str]) -> list[str]:
     """Of the methods, those that can be asked about an inner layer, without the slow ones."""
-    return [name for name in names if "layer" in takes(name) and name not in (*SLOW, "cam")]
+    return [name for name in names if "layer" in takes(name) and not method(name).is_slow and name != "cam"]
 
 
 def too_slow(seconds: Mapping[str, float], photographs: int, patience: float) -> list[str]:
@@ -142,7 +141,7 @@ def too_slow(seconds: Mapping[str, float], photographs: int, patience: float) ->
         >>> too_slow({"quick": 1.0, "slow": 60.0}, photographs=4, patience=100.0)
         ['slow']
     """
-    left = {name: taken for name, taken in seconds.items() if name not in _OURS}
+    left = {name: taken for name, taken in seconds.items() if not is_highlighted(name)}
     dropped: list[str] = []
     later = max(patience - sum(seconds.values()), patience / 3)
     always = sum(seconds.values()) - sum(left.values())
@@ -159,7 +158,8 @@ def _write(folder: Path, comparisons: Sequence[Comparison], photographs: Sequenc
     stack([one.picture(_COLUMNS, side=200) for one in comparisons]).save(gallery)
     notes = [photograph.note for photograph in photographs]
     footer = f"Made by egcam {__version__} with {EMBEDDED}. The photographs come with scikit-image."
-    html = page("What did the network look at?", INTRODUCTION, comparisons, notes, footer, _OURS)
+    highlighted = [one.name for one in records() if one.highlight]
+    html = page("What did the network look at?", INTRODUCTION, comparisons, notes, footer, highlighted)
     web_page.write_text(html, encoding="utf-8")
     return gallery, web_page
 

@@ -11,11 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from egcam.attribution.explanation import Explanation
-from egcam.attribution.registry import create
 from egcam.drawing.overlays import to_pil
+from egcam.models.classifier import Classifier
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.zoo import Classifier
-from egcam.photos.comparison import applicable
 from egcam.saturation_check.measure import Spacing, normalised_black, saturation
 from egcam.saturation_check.patches import Patches, top_patches
 from egcam.saturation_check.result import Saturation
@@ -144,8 +142,7 @@ def study_model(
     methods = {}
     for number, name in enumerate(COMPARED):
         given = {**(options or {}), "layer": measured.layer, "seed": seed, "batch_size": batch_size}
-        explainer = create(name, classifier.model, **applicable(name, classifier, given))
-        explanation = explainer(images, measured.targets)
+        explanation = classifier.explain(images, name, measured.targets, **classifier.applicable(name, given))
         patches = top_patches(classifier.model, images, explanation, measured.targets, grid=grid, batch_size=batch_size)
         methods[name] = Pointed(explanation, patches, tuple(_pictures(patches.shown, seen)))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))

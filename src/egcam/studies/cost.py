@@ -30,10 +30,8 @@ def explanation_passes(spec: MethodSpec, channels: int) -> int:
         >>> explanation_passes(MethodSpec("e", "expected-grad-cam", {"samples": 16}), channels=512)
         17
     """
-    if spec.method == "score-cam":
-        return 1 + channels
     options = {key: value for key, value in spec.options.items() if key != "reference"}
-    return registry.create(spec.method, nn.Identity(), **options).passes
+    return registry.create(spec.method, nn.Identity(), **options).passes_at(channels)
 
 
 def unit_passes(study: Study, method: MethodSpec, channels: int, size: int) -> int:

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 from egcam.errors import EgcamError, InputError, near_misses
 from egcam.evaluation.table import Row
 from egcam.figures import style
-from egcam.photos.comparison import Prediction, Progress, Result
+from egcam.models.classifier import Prediction, Progress
+from egcam.photos.comparison import Result
 from egcam.saturation_check.result import Saturation
 from egcam.web import downloads, fragments
 from egcam.web.choices import Choices, checked

@@ -18,7 +18,8 @@ from egcam.errors import InputError
 from egcam.evaluation.table import Row
 from egcam.figures import method_grid, save, style
 from egcam.figures.page import Page
-from egcam.photos.comparison import Prediction, Result
+from egcam.models.classifier import Prediction
+from egcam.photos.comparison import Result
 from egcam.saturation_check import figures as saturation_figures
 from egcam.saturation_check.result import QUANTITIES, Saturation
 from egcam.web.session import Photo

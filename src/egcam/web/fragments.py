@@ -12,18 +12,19 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from egcam.attribution.explanation import Explanation
+from egcam.attribution.registry import is_highlighted
 from egcam.drawing.overlays import heatmap_image
 from egcam.evaluation.table import Row
 from egcam.figures import style
 from egcam.metrics.registry import metric
+from egcam.models.classifier import Prediction
 from egcam.pages import Cell, Column, TextTable, part
 from egcam.pages.rendering import jpeg
-from egcam.photos.comparison import Prediction, Result
+from egcam.photos.comparison import Result
 from egcam.saturation_check.result import Saturation
 from egcam.web.session import CURVE_POINTS, METRICS, Photo
 
 _TEMPLATE = "web.html"
-_OURS = "expected-grad-cam"
 _MEANINGS = {
     "insertion": "Pixels of a blurred image are put back, the most important ones first; the area under the class "
     "score. High where the map finds what the network needs.",
@@ -161,7 +162,7 @@ def _shown(result: Result) -> dict[str, object]:
         "name": style.label(result.method),
         "where": strongest(result.explanation),
         "cost": result.cost,
-        "ours": result.method == _OURS,
+        "ours": is_highlighted(result.method),
         "method": result.method,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -11,8 +11,8 @@ from typing import Any
 import gradio as gr
 
 from egcam.attribution.references import MADE_BY_NAME
-from egcam.attribution.registry import methods as known_methods
-from egcam.figures import style
+from egcam.attribution.registry import method as registered
+from egcam.attribution.registry import records, usual_methods
 from egcam.web import fragments
 from egcam.web.actions import Actions
 from egcam.web.choices import USUAL
@@ -22,16 +22,8 @@ from egcam.web.running import Turn
 
 TITLE = "What did the network look at?"
 _DEFAULT_METHOD = "expected-grad-cam"
-_COMPARED = (
-    "grad-cam",
-    "grad-cam++",
-    "hires-cam",
-    "layer-cam",
-    "integrated-grad-cam",
-    "ablation-cam",
-    "expected-grad-cam",
-)
-_MEASURED = ("grad-cam", "layer-cam", "expected-grad-cam")
+# A visitor waits for scores, which take many passes besides: the quick methods are ticked.
+_MOST_COST_MEASURED = 8
 # Each method's own number, as `egcam explain` takes it.
 _DEFAULT_SAMPLES = 0
 _HOUR = 3600
@@ -49,16 +41,15 @@ class Page:
     theme: Any
 
 
-def build(actions: Actions, summaries: Mapping[str, str]) -> Page:
+def build(actions: Actions) -> Page:
     """Lay the page out.
 
     Args:
         actions: what its controls do.
-        summaries: what each method does, in a line, by name.
     """
     thumbnails = {name: fragments.thumbnail(one.read(), 160) for name, one in actions.samples.items()}
     with gr.Blocks(title=f"egcam: {TITLE}", analytics_enabled=False) as blocks:
-        _Layout(actions, summaries).build()
+        _Layout(actions).build()
     blocks.queue(max_size=actions.limits.waiting, default_concurrency_limit=1, api_open=False)
     return Page(blocks, stylesheet(thumbnails), SCRIPT, theme())
 
@@ -66,8 +57,8 @@ def build(actions: Actions, summaries: Mapping[str, str]) -> Page:
 class _Layout:
     """The controls, in the order they are met."""
 
-    def __init__(self, actions: Actions, summaries: Mapping[str, str]) -> None:
-        self.actions, self.summaries = actions, summaries
+    def __init__(self, actions: Actions) -> None:
+        self.actions = actions
         self.events: list[Any] = []
 
     def build(self) -> None:
@@ -178,10 +169,10 @@ class _Layout:
     def _compare_tab(self) -> None:
         with gr.Tab("Compare", id="compare"):
             self.methods = AnyCheckboxGroup(
-                _method_choices(), value=list(_COMPARED), label="Methods", elem_id="methods"
+                _method_choices(), value=usual_methods(), label="Methods", elem_id="methods"
             )
             with gr.Accordion("What the methods do", open=False):
-                gr.HTML(fragments.descriptions({name: self._summary(name) for name in known_methods()}))
+                gr.HTML(fragments.descriptions({one.name: one.summary for one in records()}))
             self.compare_button = gr.Button("Compare", variant="primary", elem_id="compare")
             self.compare_pane = gr.HTML(elem_classes="eg-pane", elem_id="compare-pane")
             self.compare_files = _download_buttons("compare", ("PNG", "SVG", "maps"))
@@ -189,7 +180,10 @@ class _Layout:
     def _metrics_tab(self) -> None:
         with gr.Tab("Metrics", id="metrics"):
             self.measured = AnyCheckboxGroup(
-                _method_choices(), value=list(_MEASURED), label="Methods to measure on this image", elem_id="measured"
+                _method_choices(),
+                value=usual_methods(_MOST_COST_MEASURED),
+                label="Methods to measure on this image",
+                elem_id="measured",
             )
             self.measure_button = gr.Button("Measure", variant="primary", elem_id="measure")
             self.metrics_pane = gr.HTML(elem_classes="eg-pane", elem_id="metrics-pane")
@@ -204,9 +198,6 @@ class _Layout:
             self.saturate_button = gr.Button("Measure saturation", variant="primary", elem_id="saturate")
             self.saturation_pane = gr.HTML(elem_classes="eg-pane", elem_id="saturation-pane")
             self.saturation_files = _download_buttons("saturation", ("PNG", "SVG", "curves"))
-
-    def _summary(self, method: str) -> str:
-        return self.summaries.get(method, "")
 
     # Wiring
 
@@ -307,7 +298,8 @@ class _Layout:
         return target if target in tops else None
 
     def _described(self, method: Any) -> str:
-        return f'<p class="eg-faint">{escape(style.label(str(method)))}: {escape(self._summary(str(method)))}</p>'
+        record = registered(str(method))
+        return f'<p class="eg-faint">{escape(record.label)}: {escape(record.summary)}</p>'
 
 
 _AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", "trigger_mode": "multiple"}
@@ -318,7 +310,7 @@ def _same(value: Any) -> Any:
 
 
 def _method_choices() -> list[tuple[str, str]]:
-    return [(style.label(name), name) for name in known_methods()]
+    return [(one.label, one.name) for one in records()]
 
 
 def _download_buttons(group: str, names: Sequence[str]) -> list[gr.Button]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
-from egcam.photos.comparison import Progress
+from egcam.models.classifier import Progress
 
 T = TypeVar("T")
 

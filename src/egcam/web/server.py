@@ -43,7 +43,6 @@ def serve(
     host: str = LOCAL,
     port: int | None = None,
     limits: Limits | None = None,
-    summaries: Mapping[str, str] | None = None,
     password: str | None = None,
 ) -> Iterator[Running]:
     """Serve the page for the length of a `with` block.
@@ -54,14 +53,13 @@ def serve(
         host: the address to listen at; only this machine can reach the default.
         port: None or 0 takes a free one.
         limits: what the page accepts.
-        summaries: what each method does, in a line, by name.
         password: without it there is no page, no file and no answer; None lets everybody in.
     """
     require("gradio", "app", "the page")
     limits = limits or Limits()
     door = None if password is None else Door(password)
     with temporary_folder(limits.keep_seconds) as folder, _environment(folder):
-        blocks = _launch(classifier, layer, host, port, limits, summaries or {}, folder, door)
+        blocks = _launch(classifier, layer, host, port, limits, folder, door)
         try:
             yield Running(str(blocks.local_url), folder)
         finally:
@@ -107,7 +105,6 @@ def _launch(
     host: str,
     port: int | None,
     limits: Limits,
-    summaries: Mapping[str, str],
     folder: Path,
     door: Door | None,
 ) -> Any:
@@ -119,7 +116,7 @@ def _launch(
     from egcam.web.shared_model import share
 
     chosen = _free_port(host, port)
-    page = build(Actions(share(classifier, layer), limits, folder), summaries)
+    page = build(Actions(share(classifier, layer), limits, folder))
     guard = Middleware(Guard, limits=limits, folder=folder, host=host, door=door)
     page.blocks.launch(
         server_name=host,

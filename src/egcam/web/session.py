@@ -13,7 +13,8 @@ from torch import Tensor
 
 from egcam.evaluation.evaluate import evaluate
 from egcam.evaluation.table import Row
-from egcam.photos.comparison import Prediction, Progress, Result, applicable, explain_one, predict
+from egcam.models.classifier import Prediction, Progress
+from egcam.photos.comparison import Result, explain_one
 from egcam.saturation_check.measure import normalised_black, saturation
 from egcam.saturation_check.result import Saturation
 from egcam.web.choices import Choices
@@ -54,12 +55,12 @@ def look(shared: SharedModel, image: Image.Image, name: str) -> Photo:
     """Show the network a photograph."""
     classifier = shared.classifier
     with shared.lock:
-        images = classifier.preprocess(image)[None].to(classifier.device)
+        images = classifier.images(image)
         seen = classifier.crop(image)
         # A copy: a crop may be the image itself, which is the caller's.
         shown = seen.copy() if max(seen.size) <= _LARGEST_SHOWN else seen.reduce(max(seen.size) // _LARGEST_SHOWN)
         shown.thumbnail((_LARGEST_SHOWN, _LARGEST_SHOWN), Image.Resampling.LANCZOS)
-        return Photo(name, images, shown, tuple(predict(classifier, images)))
+        return Photo(name, images, shown, tuple(classifier.predict(images)))
 
 
 def explain(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> Result:
@@ -90,7 +91,7 @@ def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, pr
             [method],
             METRICS,
             choices.target,
-            method_options={method: applicable(method, shared.classifier, choices.options(shared))},
+            method_options={method: shared.classifier.applicable(method, choices.options(shared))},
             metric_options={"insertion": {"step": step}, "deletion": {"step": step}},
             progress=spoken,
         )

@@ -48,11 +48,6 @@ def _in_ink(look: style.Line) -> style.Line:
     return replace(look, color=style.INK) if look.color == style.BLACK else look
 
 
-def is_expected(method: MethodSpec) -> bool:
-    """Whether it is Expected Grad-CAM, in whatever form."""
-    return method.method.startswith("expected-grad-cam")
-
-
 def metric_label(metric: str) -> str:
     """A metric's name in words.
 

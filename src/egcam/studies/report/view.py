@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from egcam.attribution.registry import is_highlighted
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import checked_sharpness
 from egcam.evaluation.comparable import comparable
@@ -21,7 +22,7 @@ from egcam.figures.style import Line as Look
 from egcam.imageops import heatmaps
 from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
-from egcam.studies.report.formatting import file_names, is_expected, looks, method_labels
+from egcam.studies.report.formatting import file_names, looks, method_labels
 from egcam.studies.report.interpretation import Interpretation, caution, interpret, sentences, statement
 from egcam.studies.report.intervals import Array, intervals, means
 from egcam.studies.report.summary import Summary, baseline_of, summarised
@@ -146,7 +147,7 @@ def gather(results: Results, baseline: str | None = None, sharpness: float = 1.0
             f"image by all {len(results.methods)} methods; go on with the study and report again"
         )
     files = file_names(results.models)
-    expected = tuple(one.name for one in results.study.methods if is_expected(one))
+    expected = tuple(one.name for one in results.study.methods if is_highlighted(one.method))
     sections = tuple(_section(results, model, files[model], against, expected, sharpness) for model in results.tables)
     return Report(
         provenance.heading(results),

@@ -5,38 +5,53 @@ from __future__ import annotations
 import os
 import webbrowser
 from contextlib import suppress
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from egcam.cli import options as opt
 from egcam.cli.console import note, say
-from egcam.cli.inputs import read_classes
-from egcam.cli.lists import method_summary
 from egcam.errors import InputError, require
 
 PASSWORD_VARIABLE = "EGCAM_PASSWORD"
 _LARGEST_UPLOAD = 1000.0
 
 
-def run_app(
-    *,
-    model: str,
-    weights: str | None,
-    classes: Path | None,
-    device: str | None,
-    layer: str | None,
-    host: str,
-    port: int,
-    max_upload: float,
-    open_page: bool,
-    password: str | None,
-    ask_password: bool,
+def web(
+    model: opt.Model = opt.DEFAULT_MODEL,
+    weights: opt.Weights = None,
+    classes: opt.Classes = None,
+    layer: opt.Layer = None,
+    device: opt.Device = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where to listen. Only this machine reaches 127.0.0.1; with 0.0.0.0 others do, too.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    max_upload: Annotated[float, typer.Option("--max-upload", metavar="MB", help="The largest image file.")] = 20.0,
+    open_page: opt.Open = False,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Asked of every visitor. Others on this machine can read what is typed here: rather set the variable "
+            "EGCAM_PASSWORD, or be asked.",
+        ),
+    ] = None,
+    ask_password: Annotated[bool, typer.Option("--ask-password", help="Be asked for the password, unseen.")] = False,
 ) -> None:
-    """Serve the page until Ctrl-C; nothing of it is left then."""
+    """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
+
+    Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads stay in a temporary folder
+    for about an hour, and go with the page. Needs the extra called app (Gradio).
+    """
     require("gradio", "app", "the page")
     if not 0 < max_upload <= _LARGEST_UPLOAD:
         raise InputError(f"--max-upload is in megabytes, up to {_LARGEST_UPLOAD:g}; not {max_upload:g}")
-    from egcam.attribution.registry import methods
+    from egcam.models.class_names import read_classes
     from egcam.models.zoo import load
     from egcam.web.limits import Limits
     from egcam.web.middleware import is_local
@@ -46,9 +61,8 @@ def run_app(
     classifier = load(model, weights, device, read_classes(classes))
     if not is_local(host):
         note(_warning(host, password))
-    summaries = {name: method_summary(name) for name in methods()}
     limits = Limits(megabytes=max_upload)
-    page = serve(classifier, layer=layer, host=host, port=port, limits=limits, summaries=summaries, password=password)
+    page = serve(classifier, layer=layer, host=host, port=port, limits=limits, password=password)
     with ended_by_signals(), page as running:
         say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")
         if open_page:

@@ -2,66 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
 from egcam._version import __version__
-from egcam.cli.console import DONE, SOME_FAILED, complain, note, out, print_json, progress_bar, told_warnings
-from egcam.cli.inputs import read_classes, read_reference, read_target
-from egcam.drawing.palette import checked_sharpness
+from egcam.cli import options as opt
+from egcam.cli.console import (
+    DONE,
+    SOME_FAILED,
+    failed_list,
+    note,
+    part_of,
+    print_error,
+    print_json,
+    progress_bar,
+    short_warnings,
+)
+from egcam.cli.console import out as console
 from egcam.errors import InputError, LayerError, ModelError, near_misses
-from egcam.models.zoo import load
-from egcam.photos.files import find_images, read_image
-from egcam.saturation_check.files import study_dict, write_json, write_study
-from egcam.saturation_check.measure import SPACINGS, Spacing
-from egcam.saturation_check.study import ModelStudy, Photograph, study_model
+
+if TYPE_CHECKING:
+    from egcam.saturation_check.measure import Spacing
+    from egcam.saturation_check.study import ModelStudy, Photograph
 
 
-def study_saturation(
-    paths: Sequence[Path],
-    *,
-    models: str,
-    layers: str | None,
-    weights: str | None,
-    classes: Path | None,
-    device: str | None,
-    target: str | None,
-    reference: str | None,
-    samples: int | None,
-    steps: int,
-    spacing: str,
-    most: int,
-    grid: int,
-    seed: int,
-    batch_size: int | None,
-    sharpness: float,
-    folder: Path,
-    as_json: bool,
+def saturation(
+    images: opt.Images,
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="NAME[,NAME]", help="One or more networks. See: egcam models")
+    ] = opt.DEFAULT_MODEL,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME]", help="The layer, one for all networks or one each; found if not given."),
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="How many values of a, from black to image.")] = 25,
+    spacing: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="Of a: even, or uniform: drawn from U(0, 1) as in the paper, ends added."),
+    ] = "even",
+    most: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Most images of a folder.")] = 25,
+    target: opt.Target = None,
+    reference: opt.Reference = None,
+    samples: opt.Samples = None,
+    grid: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Cells along each side of the image; patches are these cells.")
+    ] = 4,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    batch_size: opt.BatchSize = None,
+    out: opt.Out = Path("egcam-saturation"),
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE[,FILE]", help="Saved state_dicts, in the order of --model; 'random' for untrained."),
+    ] = None,
+    classes: opt.Classes = None,
+    sharpness: opt.Sharpness = 1.0,
+    as_json: opt.Json = False,
 ) -> int:
-    """Run the study, write its files, print the verdict, and give the exit code."""
+    """Does the network saturate, and can its plain gradient be trusted?
+
+    Each image is scaled up from black: pixels times a, a from 0 to 1. At each a: the cosine of the layer's embedding to
+    the full image's, the top label's logit and softmax score, and the length of the gradient. Makes figures (PNG, SVG),
+    CSV and summary.json, and ends with a verdict, with Grad-CAM and Expected Grad-CAM side by side. As in the paper:
+    --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --spacing uniform
+    """
+    from egcam.cli.inputs import read_classes, read_reference, read_target
+    from egcam.drawing.palette import checked_sharpness
+    from egcam.models.zoo import load
+    from egcam.saturation_check.files import write_json, write_study
+    from egcam.saturation_check.study import study_model
+
     chosen = read_spacing(spacing)
     checked_sharpness(sharpness)
-    asked = read_models(models, layers, weights)
-    photographs, failed = _read_photographs(paths, most)
+    asked = read_models(model, layer, weights)
+    photographs, failed = _read_photographs(images, most)
     if not photographs:
         if as_json:
-            print_json({"error": "no image could be read", "failed": failed, "exit_code": SOME_FAILED})
+            print_json({"error": "no image could be read", "failed": failed_list(failed), "exit_code": SOME_FAILED})
         return SOME_FAILED
     studies: list[ModelStudy] = []
     with progress_bar(f"scaling {len(photographs)} image(s)", wanted=not as_json) as share:
-        for number, (name, layer, file) in enumerate(asked):
+        for number, (name, at, file) in enumerate(asked):
             classifier = load(name, file, device, read_classes(classes))
             options = {"reference": read_reference(reference, classifier), "samples": samples}
-            with told_warnings(name):
+            with short_warnings(name):
                 study = study_model(
                     classifier,
                     photographs,
-                    layer=layer,
+                    layer=at,
                     steps=steps,
                     target=read_target(target),
                     spacing=chosen,
@@ -69,17 +103,17 @@ def study_saturation(
                     grid=grid,
                     options=options,
                     batch_size=batch_size,
-                    progress=lambda part, before=number: share((before + part) / len(asked)),  # type: ignore[misc]
+                    progress=part_of(share, number, len(asked)),
                 )
             studies.append(study)
     studies = told_apart(studies)
-    files = write_study(studies, folder, sharpness)
-    document = _document(studies, failed, [*files, folder / "summary.json"], folder)
-    write_json(document, folder / "summary.json")
+    files = write_study(studies, out, sharpness)
+    document = _document(studies, failed, [*files, out / "summary.json"], out)
+    write_json(document, out / "summary.json")
     if as_json:
         print_json(document)
     else:
-        _print(studies, folder)
+        _print(studies, out)
     return SOME_FAILED if failed else DONE
 
 
@@ -90,6 +124,8 @@ def read_spacing(text: str) -> Spacing:
         >>> read_spacing("uniform")
         'uniform'
     """
+    from egcam.saturation_check.measure import SPACINGS
+
     for spacing in SPACINGS:
         if text == spacing:
             return spacing
@@ -134,31 +170,37 @@ def told_apart(studies: Sequence[ModelStudy]) -> list[ModelStudy]:
     return [replace(study, label=label) for study, label in zip(studies, labels, strict=True)]
 
 
-def _read_photographs(paths: Sequence[Path], most: int) -> tuple[list[Photograph], list[dict[str, str]]]:
+def _read_photographs(paths: Sequence[Path], most: int) -> tuple[list[Photograph], dict[str, str]]:
     """The images, at most `most`, and those that could not be read, with the reason."""
+    from egcam.photos.files import find_images, read_image
+    from egcam.saturation_check.study import Photograph
+
     files = find_images(paths)
     if len(files) > most:
         note(f"{most} of {len(files)} images, evenly spread, are measured; --images N takes more")
         files = [files[index * len(files) // most] for index in range(most)]
-    photographs, failed = [], []
+    photographs: list[Photograph] = []
+    failed: dict[str, str] = {}
     for file in files:
         try:
             photographs.append(Photograph(str(file), read_image(file)))
         except InputError as error:
-            failed.append({"file": str(file), "error": str(error)})
-            complain(error)
+            failed[str(file)] = str(error)
+            print_error(error)
     return photographs, failed
 
 
 def _document(
-    studies: Sequence[ModelStudy], failed: list[dict[str, str]], files: Sequence[Path], folder: Path
+    studies: Sequence[ModelStudy], failed: Mapping[str, str], files: Sequence[Path], folder: Path
 ) -> dict[str, Any]:
+    from egcam.saturation_check.files import study_dict
+
     return {
         "egcam": __version__,
         "out": str(folder),
         "files": [str(file) for file in files],
         "models": [study_dict(study) for study in studies],
-        "failed": failed,
+        "failed": failed_list(failed),
     }
 
 
@@ -177,11 +219,11 @@ def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
             f"{verdict.agreement:.2f}",
             verdict.trust,
         )
-    console = out()
-    console.print(table)
+    say = console().print
+    say(table)
     for study in studies:
-        console.print(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}", markup=False)
-    console.print(f"\nfigures, tables and summary.json are in {folder}", markup=False)
+        say(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}", markup=False)
+    say(f"\nfigures, tables and summary.json are in {folder}", markup=False)
 
 
 def patch_line(study: ModelStudy) -> str:

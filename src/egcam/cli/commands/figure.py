@@ -1,0 +1,233 @@
+"""`egcam figure`: a figure for a paper, from images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from egcam._version import __version__
+from egcam.cli import options as opt
+from egcam.cli.console import (
+    DONE,
+    SOME_FAILED,
+    failed_list,
+    note,
+    print_error,
+    print_json,
+    progress_bar,
+    short_warnings,
+)
+from egcam.cli.console import out as console
+from egcam.errors import InputError
+
+if TYPE_CHECKING:
+    from egcam.models.classifier import Classifier
+    from egcam.photos.figure_kinds import Drawn, Kind, Photograph, Request
+
+
+def figure(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="grid, mask, patches, contrast, convergence, curves, bars, ranks or radar.",
+            show_default=False,
+        ),
+    ],
+    images: opt.Images,
+    methods: opt.Methods = None,
+    model: opt.Model = opt.DEFAULT_MODEL,
+    target: opt.Target = None,
+    contrast_with: Annotated[
+        str | None, typer.Option(metavar="NAME|INT", help="contrast: the other class; else the next most probable.")
+    ] = None,
+    mask: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="The object, white on black, as large as its image; once for each image."),
+    ] = None,
+    saturated: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="grid: images with a saturated score, shown below.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="a,b,c", help="bars, ranks, radar, mask: which quality metrics.")
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Pixels changed at once in curves and their areas; else one row's."),
+    ] = None,
+    patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many cells of the grid.")] = 4,
+    grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side of the image.")] = 7,
+    layer: opt.Layer = None,
+    reference: opt.Reference = None,
+    samples: opt.Samples = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    batch_size: opt.BatchSize = None,
+    weights: opt.Weights = None,
+    classes: opt.Classes = None,
+    signed: opt.Signed = False,
+    width: Annotated[str | None, typer.Option(metavar="W", help="column (3.3 in), page (6.9 in), or inches.")] = None,
+    colors: Annotated[str | None, typer.Option(metavar="NAME", help="A matplotlib colour map; viridis.")] = None,
+    sharpness: opt.Sharpness = 1.0,
+    dpi: Annotated[int, typer.Option(metavar="N", min=20, max=2400, help="Pixels per inch.")] = 300,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", "-o", metavar="FILE", help="FILE.png or FILE.svg; may be given twice."),
+    ] = None,
+    as_json: opt.Json = False,
+) -> int:
+    """Draw a figure for a paper, as PNG or SVG: what it shows is computed from the images.
+
+    grid: image, coarse maps and overlays of several methods. mask: maps beside the object's mask, with scores.
+    patches: the most important parts. contrast: why this class rather than that. convergence: how many samples a map
+    needs. curves: insertion and deletion. bars, ranks, radar: quality metrics.
+    """
+    from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
+    from egcam.figures.page import checked_path, save
+    from egcam.models.zoo import load
+    from egcam.photos.figure_kinds import Request, kind_of
+    from egcam.photos.files import find_images
+
+    # Whatever can be wrong is found before a network runs.
+    wanted = kind_of(kind)
+    targets = [checked_path(path) for path in out or [Path("egcam-out", f"{kind}.png")]]
+    names = read_methods(methods) if methods else wanted.methods
+    if wanted.one_method and len(names) > 1:
+        raise InputError(f"a figure of kind {kind} shows one method, not {len(names)}: pass --methods {names[-1]}")
+    style = {"width": _width(width or wanted.width)} | _overlay_style(kind, wanted, colors, sharpness)
+    files, masks = find_images(images), mask or []
+    _check_images(kind, wanted, files, masks, saturated or [])
+    classifier = load(model, weights, device, read_classes(classes))
+    options = {
+        "layer": layer,
+        "samples": samples,
+        "seed": seed,
+        "batch_size": batch_size,
+        "signed": signed,
+        "reference": read_reference(reference, classifier),
+    }
+    failed: dict[str, str] = {}
+    photographs = _read(classifier, files, target, masks, failed)
+    more = _read(classifier, find_images(saturated) if saturated else [], target, [], failed)
+    if not photographs or (saturated and not more):
+        if as_json:
+            print_json({"error": "no image could be read", "exit_code": SOME_FAILED, "failed": failed_list(failed)})
+        return SOME_FAILED
+    with (
+        short_warnings(", ".join(str(one.file) for one in photographs[:2])),
+        progress_bar(f"figure: {kind}", wanted=not as_json) as share,
+    ):
+        request = Request(
+            classifier,
+            photographs,
+            more,
+            names,
+            everything=(methods or "").strip() == "all",
+            options=options,
+            contrast_with=read_target(contrast_with),
+            metrics=metrics,
+            step=step,
+            patches=patches,
+            grid=grid,
+            style=style,
+            progress=share,
+        )
+        drawn = wanted.make(request)
+    for name, reason in drawn.skipped.items():
+        note(f"{name} is left out: {reason}")
+    written = save(drawn.figure, *targets, dpi=dpi)
+    _report(kind, request, drawn, written, failed, as_json)
+    return SOME_FAILED if failed else DONE
+
+
+def _width(text: str) -> str | float:
+    from egcam.figures.style import width_in_inches
+
+    try:
+        width: str | float = float(text)
+    except ValueError:
+        width = text
+    width_in_inches(width)  # type: ignore[arg-type]
+    return width
+
+
+def _overlay_style(kind: str, wanted: Kind, colors: str | None, sharpness: float) -> dict[str, Any]:
+    """What was asked for of the overlays, where the figure has any."""
+    from egcam.drawing.palette import checked_sharpness, heat_colors
+
+    asked: dict[str, Any] = {}
+    if colors is not None:
+        heat_colors(colors)
+        asked["colors"] = colors
+    if checked_sharpness(sharpness) != 1.0:
+        asked["sharpness"] = sharpness
+    if wanted.has_overlays:
+        return asked
+    for name in asked:
+        note(f"a figure of kind {kind} has no heat map and ignores --{name}")
+    return {}
+
+
+def _check_images(
+    kind: str, wanted: Kind, files: Sequence[Path], masks: Sequence[Path], saturated: Sequence[Path]
+) -> None:
+    if wanted.one_image and len(files) > 1:
+        raise InputError(f"a figure of kind {kind} shows one image, not {len(files)}: call it for each")
+    if wanted.needs_mask and not masks:
+        raise InputError(f"a figure of kind {kind} needs the object's mask: pass --mask FILE, white on the object")
+    if masks and len(masks) != len(files):
+        raise InputError(f"{len(masks)} masks for {len(files)} image(s): pass --mask once for each image, in order")
+    if saturated and kind != "grid":
+        raise InputError(f"--saturated is for a figure of kind grid, not {kind}")
+
+
+def _read(
+    classifier: Classifier, files: Sequence[Path], target: str | None, masks: Sequence[Path], failed: dict[str, str]
+) -> tuple[Photograph, ...]:
+    """The photographs that can be read; for the others, `failed` says why not."""
+    from egcam.cli.inputs import read_target
+    from egcam.photos.figure_kinds import read_photograph
+
+    read = []
+    for number, file in enumerate(files):
+        try:
+            read.append(read_photograph(classifier, file, read_target(target), masks[number] if masks else None))
+        except InputError as error:
+            failed[str(file)] = str(error)
+            print_error(error)
+    return tuple(read)
+
+
+def _report(
+    kind: str, request: Request, drawn: Drawn, files: Sequence[Path], failed: Mapping[str, str], as_json: bool
+) -> None:
+    from egcam.cli.output import prediction_dict
+
+    numbers = drawn.numbers
+    if "contrast_with" in numbers:
+        numbers = {**numbers, "contrast_with": prediction_dict(numbers["contrast_with"])}
+    if as_json:
+        document = {
+            "egcam": __version__,
+            "kind": kind,
+            "files": [str(file) for file in files],
+            "model": request.classifier.name,
+            "methods": [method for method in request.methods if method not in drawn.skipped],
+            "images": [
+                {"file": str(one.file), "target": prediction_dict(one.target)}
+                for one in (*request.photographs, *request.saturated)
+            ],
+            **numbers,
+            "skipped": drawn.skipped,
+            "failed": failed_list(failed),
+        }
+        print_json(document)
+        return
+    count = len(request.photographs) + len(request.saturated)
+    names = " and ".join(str(file) for file in files)
+    console().print(
+        f"{kind} of {count} image(s), {len(request.methods) - len(drawn.skipped)} method(s): {names}", markup=False
+    )

@@ -1,0 +1,41 @@
+"""`egcam metrics`: what the quality of maps is measured with."""
+
+from __future__ import annotations
+
+from inspect import getdoc
+
+from rich.markup import escape
+from rich.table import Table
+
+from egcam.cli import options as opt
+from egcam.cli.console import out, print_json
+
+
+def metrics(as_json: opt.Json = False) -> None:
+    """List the quality metrics: their group, which way is better, and what each measures."""
+    from egcam.metrics.registry import names
+
+    rows = [
+        {
+            "name": one.name,
+            "group": one.group,
+            "better": one.direction,
+            "meaning": _first_sentence(getdoc(one.function) or ""),
+            "needs": list(one.needs),
+        }
+        for one in sorted(names().values(), key=lambda one: one.group)
+    ]
+    if as_json:
+        print_json({"metrics": rows})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("metric", "group", "better", "what it measures"):
+        table.add_column(title, no_wrap=title == "metric")
+    for row in rows:
+        table.add_row(*(escape(str(row[key])) for key in ("name", "group", "better", "meaning")))
+    out().print(table)
+
+
+def _first_sentence(text: str) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join(text.split("\n\n")[0].split())

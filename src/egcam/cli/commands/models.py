@@ -1,0 +1,52 @@
+"""`egcam models`: the networks that can be named."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from egcam.cli import options as opt
+from egcam.cli.console import out, print_json
+from egcam.errors import near_misses
+
+_TIMM_EXAMPLE = "timm/convnext_tiny"
+
+
+def models(
+    part: Annotated[
+        str | None, typer.Argument(metavar="PART", help="Only names that contain this.", show_default=False)
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """List the models that can be named; all of timm's only when asked for by a part of their names."""
+    from egcam.models.zoo import models as known_models
+
+    groups = known_models()
+    if part is not None:
+        known = dict.fromkeys(name for names in groups.values() for name in names)
+        groups = {group: [name for name in names if part in name] for group, names in groups.items()}
+    if as_json:
+        print_json(groups)
+        return
+    console = out()
+    if part is not None and not any(groups.values()):
+        console.print(f"no model has {part!r} in its name; {near_misses(part, known)}", markup=False)
+        return
+    for group, names in groups.items():
+        if part is not None and not names:
+            continue
+        console.print(f"[bold]{group}[/bold] {_how(group, len(names))}")
+        if part is not None or group != "timm":
+            console.print("  " + ", ".join(names), markup=False)
+    console.print("[bold]your own[/bold] path/to/file.py:function, a function that returns the network")
+
+
+def _how(group: str, count: int) -> str:
+    if group == "embedded":
+        return "(the default; needs no download)"
+    if count == 0:
+        return "(not installed: pip install 'egcam\\[vision]')"
+    if group == "timm":
+        return f"({count} names; write {_TIMM_EXAMPLE}, or search: egcam models convnext)"
+    return f"({count} names)"

@@ -1,0 +1,245 @@
+"""`egcam study`: make, run, watch and report a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from egcam.cli import options as opt
+from egcam.cli.console import DONE, SOME_FAILED, answering, note, print_json, say
+from egcam.cli.console import out as console
+from egcam.cli.help_texts import PlainCommand, PlainGroup, flowing
+
+_CODES = (
+    "Exit codes: 0 all done; 1 some units failed, the others are done; 2 wrong use; 3 an extra is not installed; "
+    "4 the disk is full; 5 remote storage is out of reach; 130 stopped. What was done is kept."
+)
+
+study = typer.Typer(
+    cls=PlainGroup,
+    help="Studies: models x methods x metrics over many images. They can be stopped and go on, here or on Ray.",
+    epilog="Start with:  egcam study new > study.toml   then:  egcam study run study.toml\n\n" + _CODES,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+STOPPED = 130
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _command(example: str) -> Callable[[Command], Command]:
+    def add(command: Command) -> Command:
+        epilog = f"Example:  {example}\n\n{_CODES}"
+        study.command(cls=PlainCommand, help=flowing(command), epilog=epilog)(answering(command))
+        return command
+
+    return add
+
+
+File = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.", show_default=False)]
+Folder = Annotated[
+    str, typer.Argument(metavar="RESULTS", help="The folder (or fsspec URL) of results.", show_default=False)
+]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N images; the rest can follow.")]
+
+
+@_command("egcam study new --preset paper-faithfulness --data ILSVRC2012/ > study.toml")
+def new(
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="What to begin with; see: egcam study presets")
+    ] = "own-images",
+    data: Annotated[str | None, typer.Option(metavar="PATH", help="Where the images are.")] = None,
+    annotations: Annotated[
+        str | None, typer.Option(metavar="FILE", help="COCO's instances, ImageNet's labels, where they are elsewhere.")
+    ] = None,
+    images: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many images.")] = None,
+) -> None:
+    """Print a study's file: plain TOML to change as you like."""
+    from egcam.studies.preset_files import preset as filled_in
+
+    print(filled_in(preset, data, annotations, images), end="")
+
+
+@_command("egcam study presets")
+def presets(as_json: opt.Json = False) -> None:
+    """List the study files to begin with: one for each of the paper's tables, and one for own images."""
+    from egcam.studies.preset_files import presets as known
+
+    found = known()
+    if as_json:
+        print_json({"presets": [{"name": name, "title": title} for name, title in found.items()]})
+        return
+    width = max(map(len, found))
+    for name, title in found.items():
+        console().print(f"[bold]{name:<{width}}[/bold]  {title}")
+
+
+@_command("egcam study estimate study.toml --workers 8")
+def estimate(
+    file: File,
+    limit: Limit = None,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many share the work.")] = 1,
+    as_json: opt.Json = False,
+) -> None:
+    """Say how many passes a study takes and, after a short probe of each model, about how long."""
+    from egcam.cli.study_progress import cost_line
+    from egcam.studies.estimation import estimate as estimated
+    from egcam.studies.progress import duration
+
+    found = estimated(file, limit)
+    if as_json:
+        print_json(
+            {
+                "images": found.images,
+                "units": found.units,
+                "passes": found.passes,
+                "worker_seconds": found.seconds,
+                "seconds": found.total_seconds / workers,
+            }
+        )
+        return
+    for label, passes in found.passes.items():
+        console().print(f"{label}: {passes:,} passes, about {duration(found.seconds[label])} of worker time")
+    console().print(cost_line(found, workers))
+
+
+@_command("egcam study run study.toml --out results --workers 4")
+def run(
+    file: File,
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="RESULTS", help="The folder for results, or an fsspec URL.")
+    ] = "results",
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="Where the work is done; plugins may add more.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="A", help="A Ray cluster: auto, host:port or ray://host:port.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many processes; one for each core or GPU if not given.")
+    ] = None,
+    limit: Limit = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Every N-th image from the I-th; the other parts may run elsewhere."),
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Do failed units again.")] = False,
+    mix_versions: Annotated[
+        bool, typer.Option("--mix-versions", help="Go on although egcam, torch, … have other versions than before.")
+    ] = False,
+    wait: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Wait for another run in the same folder.")
+    ] = None,
+    as_json: opt.Json = False,
+) -> int:
+    """Run a study, or go on with it.
+
+    Stop it with Ctrl-C or kill it at any instant: the same command goes on, and the results are the same.
+    """
+    from egcam.cli.study_progress import Bar, terminated_as_interrupted
+    from egcam.studies.config import load_study
+    from egcam.studies.plan import WHOLE, belongs, read_part
+    from egcam.studies.progress import status as status_of
+    from egcam.studies.runner import run_study
+
+    _check_lasting(out)
+    plan = load_study(file)
+    part = read_part(shard) if shard is not None else WHOLE
+    watcher = Bar(not as_json)
+    try:
+        with terminated_as_interrupted(), watcher:
+            results = run_study(
+                plan,
+                out,
+                engine=engine,
+                workers=workers,
+                address=address,
+                limit=limit,
+                part=part,
+                retry_failed=retry_failed,
+                mix_versions=mix_versions,
+                wait=wait,
+                watcher=watcher,
+                say=say,
+            )
+    except KeyboardInterrupt:
+        say(f"egcam: stopped; what was done is kept in {out}: the same command goes on from there")
+        return STOPPED
+    found = status_of(out)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        for label, table in results.tables.items():
+            console().print(f"\n[bold]{label}[/bold]")
+            console().print(table.render())
+        say(f"{found.done:,} of {found.total:,} units are in {out}; `egcam study report {out}` makes the report")
+    if watcher.smaller:
+        note(
+            f"memory did not suffice for {watcher.smaller:,} units; they were done in smaller batches, which may "
+            "change their last digits"
+        )
+    # Also those that failed in an earlier run: a script that runs this until it succeeds must not take them for done.
+    failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
+    if failed:
+        note(f"{failed:,} units failed; `egcam study status {out}` says why, --retry-failed does them again")
+    return SOME_FAILED if failed else DONE
+
+
+@_command("egcam study status results")
+def status(
+    results: Folder,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many share the work left.")] = 1,
+    as_json: opt.Json = False,
+) -> None:
+    """Say what is done, what is left, what failed and why, and the time to go."""
+    from egcam.studies.progress import status as status_of
+
+    _check_lasting(results)
+    found = status_of(results, workers)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        console().print(found.render())
+
+
+@_command("egcam study report results --out report")
+def report(
+    results: Folder,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Where the report goes; RESULTS/report if not given."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="What others are compared with; grad-cam if not given.")
+    ] = None,
+    sharpness: Annotated[
+        float, typer.Option(metavar="P", min=1, help="Show the examples' maps to the power of P.")
+    ] = 1.0,
+    as_json: opt.Json = False,
+) -> None:
+    """Write the report: Markdown, LaTeX, CSV and one web page with tables, intervals, ranks, curves and maps."""
+    from egcam.studies.report import write_report
+
+    _check_lasting(results)
+    # In the folder of results, unless that is somewhere in the cloud.
+    beside = Path("report") if "://" in results else Path(results) / "report"
+    written = write_report(results, out or beside, baseline=baseline, sharpness=sharpness)
+    if as_json:
+        print_json({"files": [str(file) for file in written]})
+    else:
+        for file in written:
+            console().print(str(file), markup=False)
+
+
+def _check_lasting(folder: str) -> None:
+    """What is in memory ends with the command, and no other command can find it."""
+    if "memory://" in folder:
+        from egcam.studies.config import StudyError
+
+        raise StudyError(
+            f"{folder} would be gone when this command ends: name a folder, or a URL of storage that lasts"
+        )

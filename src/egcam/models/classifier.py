@@ -1,0 +1,175 @@
+"""A network that explains photographs: with its preprocessing, its class names and its layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from egcam.errors import TargetError
+from egcam.models.preprocessing import Preprocessing
+from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
+
+if TYPE_CHECKING:
+    from egcam.attribution.explanation import Explanation
+
+Progress = Callable[[float], None]
+"""Called with the share of the work done, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One class a network may see in an image, and how sure it is."""
+
+    index: int
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A network ready to explain photographs with.
+
+    Args:
+        model: the network, in eval mode.
+        name: how it was asked for.
+        classes: the class names in the order of the outputs; None when unknown.
+        preprocessing: how the network wants its images.
+        layer: the layer to explain; None lets egcam find it.
+    """
+
+    model: nn.Module
+    name: str = "model"
+    classes: Sequence[str] | None = None
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    layer: str | None = None
+
+    def preprocess(self, image: Image.Image) -> Tensor:
+        """(C, H, W) the network's input for a photograph."""
+        return self.preprocessing(image)
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """The part of a photograph that the network sees."""
+        return self.preprocessing.view(image)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the network's input."""
+        return self.preprocessing.size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network's parameters live."""
+        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+
+    def class_name(self, index: int) -> str:
+        """The first of the class's names, or "class 7" where names are unknown."""
+        if self.classes is None or not 0 <= index < len(self.classes):
+            return f"class {index}"
+        return self.classes[index].split(",")[0]
+
+    def explain(
+        self,
+        photo: Image.Image | Tensor,
+        method: str = "expected-grad-cam",
+        target: int | str | Tensor | None = None,
+        *,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Explanation:
+        """Explain a photograph: prepared as the network wants it, with its class names, at its layer.
+
+        `samples` and `reference` mean the same for every method: a method that walks from one baseline takes them as
+        its steps and its baseline, which is else black as this network sees it.
+
+        Args:
+            photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. One is answered
+                without a batch dimension.
+            method: one of `egcam.methods()`.
+            target: the class, by index or name, or one index for each image; None explains the prediction.
+            progress: called with the share of the work done, from 0 to 1.
+            options: what the method takes: layer, reference, samples, seed, batch_size, …; None is the method's own.
+
+        Example:
+            >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 2))
+            >>> pets = Classifier(net, "pets", ["cat", "dog"], Preprocessing((8, 8), 8))
+            >>> explanation = pets.explain(Image.new("RGB", (9, 9), "red"), "grad-cam", "dog", signed=True)
+            >>> explanation.targets.tolist(), explanation.heatmaps.shape
+            (1, torch.Size([8, 8]))
+        """
+        # The one place where a model knows of methods: what photographs are explained with stands on both.
+        from egcam.attribution.registry import create
+
+        given = {name: value for name, value in options.items() if value is not None}
+        known = self.applicable(method, given)
+        # What is neither taken nor stands for something that is: `create` refuses it.
+        refused = {name: value for name, value in given.items() if name not in known}
+        if "steps" in known and "steps" not in given:
+            refused.pop("samples", None)
+        if "baseline" in known and "baseline" not in given and not isinstance(given.get("reference"), Tensor):
+            refused.pop("reference", None)
+
+        def passes(done: int, total: int) -> None:
+            if progress is not None and total > 0:
+                progress(done / total)
+
+        explainer = create(method, self.model, **known, **refused)
+        images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
+        return explainer(images.to(self.device), target, progress=passes)
+
+    def applicable(self, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Of options meant for several methods, those this one takes, under its own names for them; see `explain`."""
+        from egcam.attribution.references import black
+        from egcam.attribution.registry import takes
+
+        known: dict[str, Any] = {"classes": self.classes, "layer": self.layer}
+        known.update((name, value) for name, value in options.items() if value is not None)
+        accepted = takes(method)
+        if "steps" in accepted and "samples" in known:
+            known.setdefault("steps", known["samples"])
+        if "baseline" in accepted:
+            given, seen = known.get("reference"), self.preprocessing
+            usable = given is not None and not isinstance(given, Tensor)
+            known.setdefault("baseline", given if usable else black(seen.mean, seen.std))
+        return {name: value for name, value in known.items() if value is not None and name in accepted}
+
+    def images(self, photo: Image.Image | Tensor) -> Tensor:
+        """(N, C, H, W) on the network's device: a photograph prepared, or a tensor as it is."""
+        images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
+        return (images[None] if images.ndim == 3 else images).to(self.device)
+
+    def predict(self, photo: Image.Image | Tensor, multilabel: bool = False) -> list[Prediction]:
+        """All classes of one photograph, the most probable first; sigmoids for a multi-label network."""
+        with torch.inference_mode():
+            return self.predictions(class_scores(self.model(self.images(photo).clone()), 1), multilabel)
+
+    def predictions(self, outputs: Tensor, multilabel: bool = False) -> list[Prediction]:
+        """The classes of one image, the most probable first, from the network's (1, outputs) before any softmax."""
+        outputs, names = outputs.float().reshape(1, -1), self.classes
+        chances = (by_class(outputs, names).sigmoid() if multilabel else probabilities(outputs, names))[0]
+        order = chances.argsort(descending=True, stable=True)
+        return [
+            Prediction(index, self.class_name(index), chance)
+            for index, chance in zip(order.tolist(), chances[order].tolist(), strict=True)
+        ]
+
+    def explained_class(self, explanation: Explanation, predictions: Sequence[Prediction]) -> Prediction:
+        """Of the predictions, the one that was explained."""
+        if explanation.targets is None:
+            raise TargetError("a callable target explains no class")
+        index = int(explanation.targets.reshape(-1)[0])
+        return next(one for one in predictions if one.index == index)
+
+    def chosen(self, predictions: Sequence[Prediction], target: int | str | None) -> Prediction:
+        """The class asked for by index or name, else the most probable one."""
+        if target is None:
+            return predictions[0]
+        count = len(predictions)
+        index = class_index(target, self.classes, count) if isinstance(target, str) else target
+        if not 0 <= index < count:
+            raise out_of_range(index, count)
+        return next(one for one in predictions if one.index == index)
