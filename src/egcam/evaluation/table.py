@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from egcam.errors import MethodError, near_misses, require
 from egcam.evaluation.comparable import Comparable, Values, comparable, ranks
@@ -46,16 +47,21 @@ class Table:
         methods: in the order they were given.
         metrics: likewise.
         curves: where they were asked for, insertion and deletion curves by (method, metric) and then by image.
+        maps: (N, h, w) the maps of each method, before they were enlarged; NaN for an image it could not explain.
     """
 
     rows: tuple[Row, ...]
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
+    maps: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A tidy frame: image, method, metric, value, and seconds spent per image (shared work is split evenly)."""
+        """A tidy frame: image, method, metric, value, and seconds spent per image.
+
+        Work that metrics share counts for the first that needs it.
+        """
         pandas = _pandas()
         columns = ["image", "method", "metric", "value", "seconds"]
         frame: pd.DataFrame = pandas.DataFrame(
