@@ -135,7 +135,7 @@ def test_the_maps_are_handed_out(scene):
             raise ValueError("not this one")
         return bright(images, target)[:, ::3, ::3]
 
-    cam = egcam.GradCAM(scene.model, layer="4")
+    cam = egcam.GradCAM(scene.model, layer="4", signed=True)
     with pytest.warns(egcam.errors.FailedEvaluationWarning):
         table = evaluate(scene.model, scene.images, {"cam": cam, "own": coarse}, ["sparseness"], target=scene.target)
     torch.testing.assert_close(table.maps["cam"], cam(scene.images, scene.target).maps.float())

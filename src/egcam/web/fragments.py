@@ -22,15 +22,6 @@ from egcam.web.session import CURVE_POINTS, METRICS, Photo
 
 _SIDE = 448
 _OURS = "expected-grad-cam"
-_MEANINGS = {
-    "insertion": "Pixels of a blurred image are put back, the most important ones first; the area under the class "
-    "score. High where the map finds what the network needs.",
-    "deletion": "Pixels are taken away, the most important ones first; the area under the class score. Low where the "
-    "map finds what the network cannot do without.",
-    "average-drop": "The share of the class score that is lost when only what the map shows is left.",
-    "sparseness": "The Gini index of the map: near 1 where it points at few places, 0 where it is even.",
-    "complexity": "The entropy of the map: low where few places carry it.",
-}
 
 
 def message(text: str, kind: str = "info") -> str:
@@ -116,7 +107,7 @@ def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Seq
         if row.cause
     )
     meanings = "".join(
-        f"<dt>{escape(name.replace('-', ' '))} {metric(name).arrow}</dt><dd>{escape(_MEANINGS[name])}</dd>"
+        f"<dt>{escape(name.replace('-', ' '))} {metric(name).arrow}</dt><dd>{escape(metric(name).meaning)}</dd>"
         for name in METRICS
     )
     return (
