@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from egcam.evaluation.comparable import ranks
 from egcam.evaluation.numbers import counted, figure
+from egcam.evaluation.stats import ranks
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:

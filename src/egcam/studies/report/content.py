@@ -12,17 +12,17 @@ from PIL import Image
 
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import checked_sharpness
-from egcam.evaluation.comparable import comparable
+from egcam.evaluation.comparable import Values, comparable
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
+from egcam.evaluation.stats import baseline_of, intervals, means
 from egcam.evaluation.table import Table
 from egcam.figures.style import Line as Look
 from egcam.imageops import heatmaps
 from egcam.studies.report import facts
 from egcam.studies.report.class_names import class_names
-from egcam.studies.report.intervals import Array, intervals, means
 from egcam.studies.report.reading import Reading, caution, read, sentences, statement
-from egcam.studies.report.summary import Summary, baseline_of, summarised
+from egcam.studies.report.summary import Summary, summarised
 from egcam.studies.report.words import file_names, is_expected, looks, method_labels
 from egcam.studies.results import Results, ResultsError
 
@@ -33,9 +33,9 @@ CURVES = ("insertion", "deletion")
 class Band:
     """A mean curve over so many images at evenly spaced shares of the pixels, with its pointwise 95 % interval."""
 
-    mean: Array
-    low: Array
-    high: Array
+    mean: Values
+    low: Values
+    high: Values
     images: int
 
 
@@ -220,7 +220,7 @@ def _bands(results: Results, model: str, metric: str) -> dict[str, Band]:
     return bands
 
 
-def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Array:
+def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Values:
     """The curve at so many evenly spaced shares."""
     values = np.asarray(curve, np.float64)
     if len(values) == points:

@@ -11,12 +11,12 @@ from math import isfinite
 from PIL import Image
 
 from egcam.evaluation.printing import HTML, image_cells, means_over, rows
+from egcam.evaluation.stats import Line
 from egcam.metrics.registry import metric as metric_called
 from egcam.page_frame import framed
 from egcam.studies.report.content import Content, Example, Part
 from egcam.studies.report.figures import Drawing, classes_of
 from egcam.studies.report.stylesheet import STYLE
-from egcam.studies.report.summary import Line
 from egcam.studies.report.words import better, key, metric_label, spread
 
 _BODY = """<a class="skip" href="#main">To the results</a>

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from egcam.evaluation.printing import latex_grid, means_over
+from egcam.evaluation.stats import Line
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.content import Content, Part
 from egcam.studies.report.markdown import renamed
-from egcam.studies.report.summary import Line
 from egcam.studies.report.words import key, metric_label, one_line, spread
 
 _MOST_COLUMNS = 8
