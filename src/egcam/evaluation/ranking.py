@@ -59,6 +59,8 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
         (('a', 'c', 'b'), [1.5, 1.5, 3.0], 1)
     """
     methods = _ranked_methods(tables)
+    if not methods:
+        return None
     placed: dict[tuple[int | str, int], list[Values]] = {}
     counted: list[str] = []
     for table in tables:
