@@ -182,7 +182,10 @@ def _built(file: Path) -> nn.Module:
 def own_methods() -> Iterator[None]:
     """Take out of the registry what a page put in."""
     before, engines_before, kinds_before = set(egcam.methods()), set(engines()), set(kinds())
+    metrics_before = set(egcam.metrics.names())
     yield
+    for name in set(egcam.metrics.names()) - metrics_before:
+        egcam.metrics.unregister(name)
     for name in set(egcam.methods()) - before:
         unregister(name)
     for name in set(engines()) - engines_before:
@@ -282,6 +285,16 @@ def test_the_parts_of_extending_compute_what_they_say() -> None:
     last, _ = at_layer(model, images, "layer4")
     torch.testing.assert_close(found["mean-activation"], last.mean(1))
     assert names["explanation"].method == "mean-activation"
+    table, height = names["table"], images.shape[2]
+    for method in ("grad-cam", "mean-activation"):
+        maps = egcam.explain(model, images, method).heatmaps
+        middle = maps[:, height // 4 : height - height // 4, height // 4 : height - height // 4]
+        shares = middle.sum((1, 2)) / maps.sum((1, 2))
+        torch.testing.assert_close(torch.from_numpy(table.values(method, "share-of-centre")).to(shares), shares)
+    mirrored_scores = egcam.metrics.metric("flip-invariance").function(model, images, images[:, 0])
+    likely = model(images).softmax(1)
+    change = (likely - model(images.flip(3)).softmax(1)).gather(1, likely.argmax(1, keepdim=True))[:, 0].abs()
+    torch.testing.assert_close(mirrored_scores, change.detach())
 
 
 def at_layer(model: nn.Module, images: Tensor, layer: str, classes: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ def test_the_table_holds_what_the_functions_give(scene):
             }
             arguments = [value for need in one.needs for value in given[need]]
             arguments += [scene.target] if "model" in one.needs else []
-            seed = {"seed": 3} if "seed" in one.function.__code__.co_varnames else {}
+            seed = {"seed": 3} if "seed" in one.options() else {}
             expected = one.function(*arguments, **seed)
             torch.testing.assert_close(values(table, method, name), expected.double(), msg=f"{method} {name}")
 
@@ -83,8 +83,8 @@ def test_work_is_shared(scene):
     assert sum(calls) == 3 * (1 + 10 + 10)
     counting = Counting(scene.model)
     evaluate(counting, scene.images, {"m": bright}, ["insertion", "deletion", "insertion-deletion"])
-    # Predictions once, then both curves: 12 steps and the image itself.
-    assert counting.seen == 3 * (1 + 13 + 13)
+    # The images once, then both curves: 12 steps each.
+    assert counting.seen == 3 * (1 + 12 + 12)
 
 
 def test_curves_with_the_same_options_are_shared(scene):
@@ -92,7 +92,7 @@ def test_curves_with_the_same_options_are_shared(scene):
     counting = Counting(scene.model)
     coarse = {name: {"step": 36} for name in names}
     table = evaluate(counting, scene.images, {"m": bright}, names, metric_options=coarse)
-    assert counting.seen == 3 * (1 + 5 + 5)
+    assert counting.seen == 3 * (1 + 4 + 4)
     maps = bright(scene.images, None)
     expected = metrics.deletion(scene.model, scene.images, maps, step=36)
     torch.testing.assert_close(values(table, "m", "deletion"), expected)
@@ -105,21 +105,42 @@ def test_what_infidelity_finds_out_about_the_network_is_shared_by_methods(scene)
     apart = {name: metrics.infidelity(scene.model, scene.images, METHODS[name](scene.images, None)) for name in METHODS}
     counting = Counting(scene.model)
     table = evaluate(counting, scene.images, METHODS, ["infidelity"])
-    assert counting.seen == 3 * (1 + 1 + 16)
+    assert counting.seen == 3 * (1 + 16)
     for name, expected in apart.items():
         torch.testing.assert_close(values(table, name, "infidelity"), expected, rtol=0, atol=0)
 
 
-def test_and_by_calls_that_hand_it_on(scene):
-    counting, drops = Counting(scene.model), {}
-    first = evaluate(counting, scene.images, {"m": METHODS["bright"]}, ["infidelity"], drops=drops)
-    again = evaluate(counting, scene.images, {"m": METHODS["bright"]}, ["infidelity"], drops=drops)
-    # Predictions twice, the patches once.
-    assert counting.seen == 3 * (2 + 1 + 16)
-    assert (values(first, "m", "infidelity") == values(again, "m", "infidelity")).all()
-    torch.testing.assert_close(
-        torch.stack([drops[n] for n in range(3)]), metrics.patch_drops(scene.model, scene.images)
-    )
+def test_and_by_maps_of_one_case(scene):
+    counting = Counting(scene.model)
+    case = metrics.Case(counting, scene.images)
+    for explain in METHODS.values():
+        maps = explain(scene.images, None)
+        found = metrics.Infidelity()(case.explained(maps))
+        torch.testing.assert_close(found, metrics.infidelity(scene.model, scene.images, maps), rtol=0, atol=0)
+    # The images once, and the patches once.
+    assert counting.seen == 3 * (1 + 16)
+
+
+def test_the_images_are_passed_once_whatever_the_metrics(scene):
+    """Logits, probabilities and predictions are read from one pass; 12 steps each, 16 patches, 9 shares, one mask."""
+    names = ["faithfulness-estimate", "pixel-flipping", "deletion", "infidelity", "road", "average-drop", "sufficiency"]
+    counting = Counting(scene.model)
+    evaluate(counting, scene.images, {"m": bright}, names)
+    assert counting.seen == 3 * (1 + 12 + 12 + 12 + 16 + 9 + 1)
+
+
+def test_the_maps_are_handed_out(scene):
+    def coarse(images, target):
+        if any(torch.equal(image, scene.images[1]) for image in images):
+            raise ValueError("not this one")
+        return bright(images, target)[:, ::3, ::3]
+
+    cam = egcam.GradCAM(scene.model, layer="4", signed=True)
+    with pytest.warns(egcam.errors.FailedEvaluationWarning):
+        table = evaluate(scene.model, scene.images, {"cam": cam, "own": coarse}, ["sparseness"], target=scene.target)
+    torch.testing.assert_close(table.maps["cam"], cam(scene.images, scene.target).maps.float())
+    assert table.maps["own"][1].isnan().all()
+    torch.testing.assert_close(table.maps["own"][[0, 2]], bright(scene.images, None)[[0, 2], ::3, ::3].float())
 
 
 def test_a_baseline_that_draws_is_drawn_for_each_map(scene):

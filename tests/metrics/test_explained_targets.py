@@ -95,8 +95,7 @@ def test_what_needs_no_target_takes_explanations_of_callables(scene):
         found = metrics.sufficiency(scene.model, scene.images, explanation)
         assert torch.equal(found, metrics.sufficiency(scene.model, scene.images, explanation.heatmaps))
         metrics.sparseness(explanation)
-    drops = metrics.patch_drops(scene.model, scene.images, 2)
     assert torch.equal(
-        metrics.infidelity(scene.model, scene.images, explanation, drops=drops),
+        metrics.Infidelity()(metrics.Case(scene.model, scene.images, target=2).explained(explanation)),
         metrics.infidelity(scene.model, scene.images, explanation.heatmaps, 2),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,8 +34,8 @@ OPTIONS = {
     "sensitivity-n": {"shares": (0.2, 0.6), "subsets": 5},
 }
 PER_IMAGE = [name for name, one in metrics.names().items() if not one.whole_set and name != "running-time"]
-SEEDED = [name for name in PER_IMAGE if "seed" in metric(name).function.__code__.co_varnames]
-BATCHED = [name for name in PER_IMAGE if "batch_size" in metric(name).function.__code__.co_varnames]
+SEEDED = [name for name in PER_IMAGE if "seed" in signature(metric(name).function).parameters]
+BATCHED = [name for name in PER_IMAGE if "batch_size" in signature(metric(name).function).parameters]
 
 
 def scores(name, scene, rows=None, scale=1.0, maps=None, **options):

@@ -14,12 +14,12 @@ from scipy.stats import rankdata
 from egcam import figures
 from egcam.errors import MethodError
 from egcam.evaluation.ranking import mean_ranks
+from egcam.evaluation.stats import draws, intervals
 from egcam.evaluation.table import Row, Table
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.formatting import figure, spread
 from egcam.studies.report.interpretation import interpret, sentences, statement
-from egcam.studies.report.intervals import draws, intervals
 from egcam.studies.report.summary import summarised
 from egcam.studies.report.view import gather
 from egcam.studies.results import Results
@@ -58,7 +58,7 @@ def test_a_summary_is_that_of_the_table():
 
 def test_draws_go_on_where_memory_ends(monkeypatch):
     whole = np.concatenate(list(draws(7)))
-    monkeypatch.setattr("egcam.studies.report.intervals._MOST", 100)
+    monkeypatch.setattr("egcam.evaluation.stats._MOST", 100)
     parts = list(draws(7))
     assert len(parts) > 10
     np.testing.assert_array_equal(np.concatenate(parts), whole)
@@ -156,7 +156,7 @@ def test_the_interval_of_a_rank_is_a_bootstrap_over_images(monkeypatch):
     drawn = np.random.default_rng(0).integers(0, 11, (2000, 11))
     low, high = np.quantile(ranks[drawn].mean(1), [0.025, 0.975], axis=0)
     for most in (4_000_000, 50):
-        monkeypatch.setattr("egcam.evaluation.ranking._MOST", most)
+        monkeypatch.setattr("egcam.evaluation.stats._MOST", most)
         found = mean_ranks([of])
         order = ["abc".index(name) for name in found.methods]
         np.testing.assert_allclose(found.mean, ranks.mean(0)[order])

@@ -1,4 +1,4 @@
-"""Which images the means of a metric are over, and how these means rank the methods.
+"""Which images the means of a metric are over.
 
 A method that fails where images are hard would look better than one that does not, if each had its mean over the
 images it has a score for. So all methods are compared on the same images.
@@ -6,13 +6,10 @@ images it has a score for. So all methods are compared on the same images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite, nan
+from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from egcam.evaluation.numbers import figure
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 Chosen = np.ndarray[Any, np.dtype[np.bool_]]
@@ -57,17 +54,3 @@ def comparable(scores: Values) -> Comparable:
         compared = np.zeros_like(compared)
     kept = np.where(compared, common[:, None], held)
     return Comparable(np.where(kept, scores, nan), compared, int(common.sum()))
-
-
-def ranks(means: Sequence[float], compared: Sequence[bool] | Chosen, higher_is_better: bool) -> list[float]:
-    """1 for the best of the compared methods; means that are printed alike share a rank; NaN for all others.
-
-    Example:
-        >>> ranks([0.50001, 0.1, 0.50002, 0.9], [True, True, True, False], higher_is_better=True)
-        [1.0, 3.0, 1.0, nan]
-    """
-    printed = [
-        float(figure(mean)) if isfinite(mean) and counts else nan for mean, counts in zip(means, compared, strict=True)
-    ]
-    signed = [-mean if higher_is_better else mean for mean in printed]
-    return [1.0 + sum(other < own for other in signed) if isfinite(own) else nan for own in signed]

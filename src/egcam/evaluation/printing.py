@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from egcam.evaluation.comparable import ranks
 from egcam.evaluation.numbers import counted, figure
+from egcam.evaluation.stats import ranks
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.tables import Cell, Column, Mark, TextTable, as_latex, as_markdown, as_rich
 

@@ -10,17 +10,15 @@ every ranked method has a score, so that ranks are paired; a metric counts only 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from egcam.evaluation.comparable import Values
-from egcam.evaluation.table import Table, significant
+from egcam.evaluation.stats import intervals, significant
+from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
-
-# Counts held at once; 2,000 draws of 10,000 images would be 160 MB.
-_MOST = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
         return None
     ranks = np.stack([np.mean(columns, axis=0) for columns in placed.values()], 1)
     mean = ranks.mean(1)
-    low, high = _interval(ranks, level, resamples, seed)
+    low, high = intervals(ranks.T, level, resamples, seed)
     order = np.argsort(mean, kind="stable")
     return Ranking(
         tuple(methods[place] for place in order),
@@ -134,22 +132,3 @@ def _places(table: Table, methods: Sequence[str], name: str) -> Values:
     equal = (signed[None] == signed[:, None]).sum(1)
     complete = np.isfinite(signed).all(axis=0, keepdims=True)
     return np.where(complete, smaller + (equal + 1) / 2, np.nan)
-
-
-def _interval(ranks: Values, level: float, resamples: int, seed: int) -> tuple[Values, Values]:
-    """(M,) and (M,) the percentile bootstrap of the (M, N) ranks' means over images; NaN for a single image."""
-    images = ranks.shape[1]
-    if images < 2:
-        return np.full(len(ranks), np.nan), np.full(len(ranks), np.nan)
-    means = np.concatenate([counts @ ranks.T / images for counts in _draws(images, resamples, seed)])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
-
-
-def _draws(images: int, resamples: int, seed: int) -> Iterator[Values]:
-    """How often each image is drawn: (some, N) counts, in all as many rows as there are resamples."""
-    source = np.random.default_rng(seed)
-    for done in range(0, resamples, step := max(1, _MOST // images)):
-        some = min(step, resamples - done)
-        picked = source.integers(0, images, (some, images)) + images * np.arange(some)[:, None]
-        yield np.bincount(picked.ravel(), minlength=some * images).reshape(some, images).astype(np.float64)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
-from egcam.errors import MethodError, near_misses, require
-from egcam.evaluation.comparable import Comparable, Values, comparable, ranks
+from egcam.errors import require
+from egcam.evaluation.comparable import Comparable, Values, comparable
 from egcam.evaluation.printing import latex_grid, markdown_grid, means_over, missing, rich_grid
+from egcam.evaluation.stats import baseline_of, means, summary_lines
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric as metric_called
 
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
-ROUNDING = 1e-6
-_DRAWN_AT_ONCE = 1_000_000
+_SUMMARY = (
+    *("metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
+    *("difference", "difference_low", "difference_high", "pairs", "rank"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,21 @@ class Table:
         methods: in the order they were given.
         metrics: likewise.
         curves: where they were asked for, insertion and deletion curves by (method, metric) and then by image.
+        maps: (N, h, w) the maps of each method, before they were enlarged; NaN for an image it could not explain.
     """
 
     rows: tuple[Row, ...]
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
+    maps: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A tidy frame: image, method, metric, value, and seconds spent per image (shared work is split evenly)."""
+        """A tidy frame: image, method, metric, value, and seconds spent per image.
+
+        Work that metrics share counts for the first that needs it.
+        """
         pandas = _pandas()
         columns = ["image", "method", "metric", "value", "seconds"]
         frame: pd.DataFrame = pandas.DataFrame(
@@ -105,45 +113,10 @@ class Table:
             resamples: of the bootstrap.
             seed: of the bootstrap.
         """
-        pandas = _pandas()
-        against = self._baseline(baseline)
-        lines: list[dict[str, Any]] = []
-        for name in self.metrics:
-            found, means = self.comparable(name), self.means(name)
-            baseline_scores = found.values[:, self.methods.index(against)]
-            placed = ranks(means, found.compared, metric_called(name).higher_is_better)
-            for place, method in enumerate(self.methods):
-                scores = found.values[:, place]
-                low, high = _interval(scores, level, resamples, seed)
-                difference = paired_difference(scores, baseline_scores)
-                difference_low, difference_high = _interval(difference, level, resamples, seed)
-                lines.append(
-                    {
-                        "metric": name,
-                        "method": method,
-                        "better": metric_called(name).direction,
-                        "mean": means[place],
-                        "low": low,
-                        "high": high,
-                        "images": int(np.isfinite(scores).sum()),
-                        "missing": int((~np.isfinite(self.values(method, name))).sum()),
-                        "compared": bool(found.compared[place]),
-                        "difference": _mean(difference),
-                        "difference_low": difference_low,
-                        "difference_high": difference_high,
-                        "pairs": int(np.isfinite(difference).sum()),
-                        "rank": placed[place],
-                    }
-                )
-        frame: pd.DataFrame = pandas.DataFrame(lines)
+        lines = summary_lines(self, baseline_of(self.methods, baseline), level, resamples, seed)
+        found = [{**vars(line), "better": metric_called(line.metric).direction} for line in lines]
+        frame: pd.DataFrame = _pandas().DataFrame(found, columns=_SUMMARY)
         return frame
-
-    def _baseline(self, baseline: str | None) -> str:
-        if baseline is None:
-            return "grad-cam" if "grad-cam" in self.methods else self.methods[0]
-        if baseline not in self.methods:
-            raise MethodError(f"no method of this table is called {baseline!r}; {near_misses(baseline, self.methods)}")
-        return baseline
 
     def to_csv(self, path: str | Path | None = None) -> str | None:
         """The tidy frame as CSV: written to `path`, or returned."""
@@ -165,7 +138,7 @@ class Table:
 
     def means(self, metric: str) -> list[float]:
         """The means of the methods by a metric, over the images that count; NaN where a method has none."""
-        return [_mean(column) for column in self.comparable(metric).values.T]
+        return [float(mean) for mean in means(self.comparable(metric).values)]
 
     def to_markdown(self) -> str:
         """Methods by metrics, best in bold, second underlined, '-' where no image has a score, notes below.
@@ -197,46 +170,3 @@ def _pandas() -> Any:
     import pandas
 
     return pandas
-
-
-def _mean(values: Values) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else nan
-
-
-def _interval(values: Values, level: float, resamples: int, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap interval of the mean; none for fewer than two values."""
-    finite = values[np.isfinite(values)]
-    if len(finite) < 2:
-        return nan, nan
-    source = np.random.default_rng(seed)
-    # A few at a time: all draws of a large study at once would fill the memory.
-    step = max(1, _DRAWN_AT_ONCE // len(finite))
-    sizes = [min(step, resamples - done) for done in range(0, resamples, step)]
-    means = np.concatenate([finite[source.integers(0, len(finite), (size, len(finite)))].mean(1) for size in sizes])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def paired_difference(scores: Values, others: Values) -> Values:
-    """(N,) scores less others; 0 where they differ by no more than rounding, a millionth of the larger.
-
-    Two methods that are the same by mathematics, such as Grad-CAM and HiRes-CAM before a linear head, add up the same
-    numbers in another order; however sure, a difference of 1e-8 is none.
-
-    Example:
-        >>> paired_difference(np.array([0.5, 0.3]), np.array([0.5 + 1e-8, 0.2])).round(3).tolist()
-        [0.0, 0.1]
-    """
-    difference = scores - others
-    return np.where(np.abs(difference) <= ROUNDING * np.maximum(np.abs(scores), np.abs(others)), 0.0, difference)
-
-
-def significant(values: Values) -> Values:
-    """Values to six significant digits: what is equal then shares a rank.
-
-    Example:
-        >>> significant(np.array([0.12345678, np.nan, 0.0, 12345678.0])).tolist()
-        [0.123457, nan, 0.0, 12345700.0]
-    """
-    return np.array([float(f"{value:.6g}") for value in np.ravel(values)]).reshape(np.shape(values))

@@ -1,6 +1,8 @@
-"""The quality of explanations, measured: pure functions from images and maps to one score per image.
+"""The quality of explanations, measured: one score per image, as a function or as a metric on a case.
 
-`names()` lists them. Those of maps are called `f(model, images, heatmaps, target)`, those of complexity
+A metric is a small frozen dataclass of its options, `Deletion(step=448)`, that scores a `Case`: a model, images, maps,
+classes. What metrics share is computed once for a case. `register` adds metrics of one's own, and every metric is a
+function too. `names()` lists them. Those of maps are called `f(model, images, heatmaps, target)`, those of complexity
 `f(heatmaps)`, those of localization `f(heatmaps, masks)`, and those that explain again `f(model, images,
 explainer, target)`; everything else is a keyword. All are batched, seeded, leave the model as it was, and
 score every image by itself: batch mates and batch size play no part (sufficiency, which compares images,
@@ -8,8 +10,13 @@ aside).
 """
 
 from egcam.metrics.baselines import replacement
-from egcam.metrics.complexity import complexity, sparseness
+from egcam.metrics.case import Case
+from egcam.metrics.complexity import Complexity, Sparseness, complexity, sparseness
 from egcam.metrics.confidence import (
+    Adcc,
+    AverageDrop,
+    AverageGain,
+    IncreaseInConfidence,
     adcc,
     average_drop,
     average_gain,
@@ -17,6 +24,16 @@ from egcam.metrics.confidence import (
     masked_confidence,
 )
 from egcam.metrics.faithfulness import (
+    Deletion,
+    FaithfulnessEstimate,
+    Infidelity,
+    Insertion,
+    InsertionDeletion,
+    Irof,
+    Monotonicity,
+    PixelFlipping,
+    SensitivityN,
+    Sufficiency,
     deletion,
     deletion_curve,
     faithfulness_estimate,
@@ -34,8 +51,14 @@ from egcam.metrics.faithfulness import (
     sensitivity_n,
     sufficiency,
 )
-from egcam.metrics.imputation import fill_in, road, road_curve
+from egcam.metrics.imputation import Road, fill_in, road, road_curve
 from egcam.metrics.localization import (
+    AttributionLocalization,
+    EnergyPointingGame,
+    PointingGame,
+    RelevanceMassAccuracy,
+    RelevanceRankAccuracy,
+    TopKIntersection,
     attribution_localization,
     energy_pointing_game,
     pointing_game,
@@ -45,9 +68,14 @@ from egcam.metrics.localization import (
 )
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve
-from egcam.metrics.registry import Metric, MetricError, metric, names
+from egcam.metrics.perturbed import Perturbed
+from egcam.metrics.registry import Metric, MetricError, Work, make, metric, names, register, unregister
 from egcam.metrics.robustness import (
-    Perturbed,
+    AvgSensitivity,
+    LocalLipschitz,
+    MaxSensitivity,
+    RelativeInputStability,
+    RelativeOutputStability,
     avg_sensitivity,
     local_lipschitz,
     max_sensitivity,
@@ -55,17 +83,56 @@ from egcam.metrics.robustness import (
     relative_input_stability,
     relative_output_stability,
 )
-from egcam.metrics.sanity import model_randomization, model_randomization_curve, random_logit
-from egcam.metrics.timing import running_time
+from egcam.metrics.sanity import (
+    ModelRandomization,
+    RandomLogit,
+    model_randomization,
+    model_randomization_curve,
+    random_logit,
+)
+from egcam.metrics.timing import RunningTime, running_time
 from egcam.metrics.undefined import UndefinedScoreWarning, causes_collected
 
 __all__ = [
+    "Adcc",
+    "AttributionLocalization",
+    "AverageDrop",
+    "AverageGain",
+    "AvgSensitivity",
+    "Case",
+    "Complexity",
     "Curve",
+    "Deletion",
+    "EnergyPointingGame",
+    "FaithfulnessEstimate",
+    "IncreaseInConfidence",
+    "Infidelity",
+    "Insertion",
+    "InsertionDeletion",
+    "Irof",
+    "LocalLipschitz",
+    "MaxSensitivity",
     "Metric",
     "MetricError",
+    "ModelRandomization",
+    "Monotonicity",
     "Noise",
     "Perturbed",
+    "PixelFlipping",
+    "PointingGame",
+    "RandomLogit",
+    "RelativeInputStability",
+    "RelativeOutputStability",
+    "RelevanceMassAccuracy",
+    "RelevanceRankAccuracy",
+    "Road",
+    "RunningTime",
+    "SensitivityN",
+    "Sparseness",
+    "Sufficiency",
+    "TopKIntersection",
     "UndefinedScoreWarning",
+    "Work",
     "adcc",
     "attribution_localization",
     "average_drop",
@@ -87,6 +154,7 @@ __all__ = [
     "irof",
     "irof_curve",
     "local_lipschitz",
+    "make",
     "masked_confidence",
     "max_sensitivity",
     "metric",
@@ -100,6 +168,7 @@ __all__ = [
     "pixel_flipping_curve",
     "pointing_game",
     "random_logit",
+    "register",
     "relative_input_stability",
     "relative_output_stability",
     "relevance_mass_accuracy",
@@ -112,4 +181,5 @@ __all__ = [
     "sparseness",
     "sufficiency",
     "top_k_intersection",
+    "unregister",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from egcam.metrics.inputs import Maps, as_maps
+from egcam.metrics.case import Case
+from egcam.metrics.registry import Metric, register
 from egcam.metrics.sorting import ascending
-from egcam.metrics.undefined import settle
 
 
 def _mass(maps: Tensor) -> Tensor:
@@ -23,7 +25,17 @@ def _mass(maps: Tensor) -> Tensor:
     return mass / peak
 
 
-def complexity(heatmaps: Maps) -> Tensor:
+@register(
+    "complexity",
+    group="complexity",
+    better="lower",
+    label="CP",
+    meaning="The entropy of the map: low where few places carry it.",
+    needs=["heatmaps"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class Complexity(Metric):
     """Entropy of the map's mass, in nats (Bhatt et al. 2020); lower is better.
 
         q = |a| / Σ|a|        Complexity = -Σ_i q_i ln q_i
@@ -31,20 +43,29 @@ def complexity(heatmaps: Maps) -> Tensor:
     Conventions: 0 ln 0 is 0; a zero map points nowhere and scores as a uniform one, ln D, the worst there is.
     One pixel scores 0. Free of the map's scale.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-
     Example:
         >>> complexity(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
         tensor([0.0000, 1.3863])
     """
-    maps, causes = as_maps(heatmaps)
-    mass = _mass(maps)
-    share = mass / mass.sum(1, keepdim=True)
-    return settle("complexity", torch.special.entr(share).sum(1), causes)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        mass = _mass(case.maps)
+        entropy: Tensor = torch.special.entr(mass / mass.sum(1, keepdim=True)).sum(1)
+        return entropy
 
 
-def sparseness(heatmaps: Maps) -> Tensor:
+@register(
+    "sparseness",
+    group="complexity",
+    better="higher",
+    label="SP",
+    meaning="The Gini index of the map: near 1 where it points at few places, 0 where it is even.",
+    needs=["heatmaps"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class Sparseness(Metric):
     """Gini index of the map's mass (Chalasani et al. 2020); higher is better.
 
     With |a| sorted ascending, |a|_(1) ≤ … ≤ |a|_(D):
@@ -54,15 +75,18 @@ def sparseness(heatmaps: Maps) -> Tensor:
     Conventions: 0 for uniform maps, (D - 1) / D for one pixel; a zero map is uniform. Quantus adds 1e-7 to
     the map first, which moves the figure in the seventh digit. Free of the map's scale.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-
     Example:
         >>> sparseness(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
         tensor([0.7500, 0.0000])
     """
-    maps, causes = as_maps(heatmaps)
-    mass = _mass(maps)
-    mass, count = ascending(mass), mass.shape[1]
-    weight = torch.arange(1 - count, count, 2, device=mass.device, dtype=mass.dtype)
-    return settle("sparseness", (mass @ weight) / (count * mass.sum(1)), causes)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        mass = _mass(case.maps)
+        mass, count = ascending(mass), mass.shape[1]
+        weight = torch.arange(1 - count, count, 2, device=mass.device, dtype=mass.dtype)
+        return (mass @ weight) / (count * mass.sum(1))
+
+
+complexity = Complexity.function
+sparseness = Sparseness.function

@@ -17,8 +17,8 @@ Explainer: TypeAlias = Callable[..., Any]
 """A callable (images, target) -> maps, or one of egcam's explainers, whose heat maps are taken."""
 
 
-def maps_of(explainer: Explainer, images: Tensor, target: Target, warn: bool = False) -> Tensor:
-    """(N, h, w) the maps an explainer gives, detached, in the explainer's own resolution.
+def made_by(explainer: Explainer, images: Tensor, target: Target, warn: bool = False) -> Any:
+    """What an explainer returns for the images.
 
     Zero maps raise no warning unless `warn`: those of perturbed images and randomised models are for the metric to
     judge, not for the user to fix.
@@ -27,7 +27,11 @@ def maps_of(explainer: Explainer, images: Tensor, target: Target, warn: bool = F
         if not warn:
             warnings.simplefilter("ignore", ZeroMapWarning)
         # A copy, for a callable may run a model that writes into its input.
-        made = explainer(images.clone(), target)
+        return explainer(images.clone(), target)
+
+
+def maps_in(made: Any, images: Tensor) -> Tensor:
+    """(N, h, w) the maps in what an explainer returned, detached, in the explainer's own resolution."""
     made = getattr(made, "heatmaps", made)
     maps = made if isinstance(made, Tensor) else torch.as_tensor(made)
     maps = maps.detach().to(images.device)
@@ -38,6 +42,11 @@ def maps_of(explainer: Explainer, images: Tensor, target: Target, warn: bool = F
             f"the explainer returned {tuple(maps.shape)} for {len(images)} image(s); maps are (N, H, W), one per image"
         )
     return maps.float() if maps.dtype in (torch.float16, torch.bfloat16) or not maps.is_floating_point() else maps
+
+
+def maps_of(explainer: Explainer, images: Tensor, target: Target) -> Tensor:
+    """(N, h, w) the maps an explainer gives."""
+    return maps_in(made_by(explainer, images, target), images)
 
 
 def maps_in_batches(explainer: Explainer, images: Tensor, target: Target, batch_size: int) -> Tensor:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import InputError
-from egcam.metrics.inputs import Maps, as_images, as_maps, explained_target
+from egcam.metrics.case import Case
+from egcam.metrics.functions import function_of
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, relevance_ranks
-from egcam.metrics.scoring import CurveScore, Scorer, forward_only
-from egcam.metrics.undefined import settle
-from egcam.models.targets import Target
+from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.metrics.scoring import CurveScore
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -90,66 +91,17 @@ def _coarse_guess(images: Tensor, gone: Tensor) -> Tensor:
     return functional.interpolate(coarse, images.shape[-2:], mode="bilinear", align_corners=False)
 
 
-def road_curve(
-    model: nn.Module,
-    images: Any,
-    heatmaps: Maps,
-    target: Target = None,
-    *,
-    shares: tuple[float, ...] = SHARES,
-    noise: float = 0.01,
-    most_relevant_first: bool = True,
-    score: CurveScore = "probability",
-    seed: int = 0,
-    batch_size: int | None = None,
-) -> Curve:
-    """The score after filling in the given shares of the pixels; options as in `road`.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> road_curve(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).scores.shape
-        torch.Size([2, 10])
-    """
-    images = as_images(images)
-    maps, _ = as_maps(heatmaps, images)
-    if not shares or not all(0 < share < 1 for share in shares) or list(shares) != sorted(set(shares)):
-        raise InputError(f"shares must rise and lie between 0 and 1, got {shares}")
-    pixels = maps[0].numel()
-    counts = torch.tensor([min(int(share * pixels), pixels - 1) for share in shares], device=images.device)
-    places = relevance_ranks(maps, descending=most_relevant_first)
-    grain = torch.zeros(len(shares), *images.shape[1:], device=images.device, dtype=images.dtype)
-    if noise > 0:
-        drawn = Noise("normal", 0.0, noise)
-        grain = torch.stack([drawn.draw(seed, number, images[0]) for number in range(len(shares))])
-    rows = torch.arange(len(images), device=images.device).repeat_interleave(len(shares))
-    numbers = torch.arange(len(shares), device=images.device).repeat(len(images))
-
-    def make(part: slice) -> Tensor:
-        row, number = rows[part], numbers[part]
-        removed = places[row] < counts[number].view(-1, 1, 1)
-        return fill_in(images[row], removed) + grain[number] * removed[:, None]
-
-    with forward_only(model, images.device):
-        scorer = Scorer(model, images, explained_target(target, heatmaps), score, batch_size)
-        altered = scorer.altered(rows, make).view(len(images), len(shares))
-    scores = torch.cat([scorer.clean[:, None], altered], 1)
-    fractions = torch.cat([counts.new_zeros(1), counts]).to(scores) / pixels
-    return Curve(fractions.expand(len(images), -1), scores)
-
-
-def road(
-    model: nn.Module,
-    images: Any,
-    heatmaps: Maps,
-    target: Target = None,
-    *,
-    shares: tuple[float, ...] = SHARES,
-    noise: float = 0.01,
-    most_relevant_first: bool = True,
-    score: CurveScore = "probability",
-    seed: int = 0,
-    batch_size: int | None = None,
-) -> Tensor:
+@register(
+    "road",
+    group="faithfulness",
+    better="lower",
+    label="ROAD",
+    title="ROAD",
+    meaning="Pixels are filled in from their neighbours, the most important ones first; the mean class score. Low "
+    "where the map finds what the network cannot do without.",
+)
+@dataclass(frozen=True)
+class Road(Metric):
     """Mean score after the most relevant pixels were imputed (Rong et al. 2022); lower is better.
 
         ROAD = mean_q p_y(x with its share q of most relevant pixels imputed)
@@ -162,34 +114,70 @@ def road(
     predicted; least relevant first (`most_relevant_first=False`) turns the direction, higher is then better.
     Only the order of the map matters, ties in reading order.
 
-    Args:
-        model: the classifier.
-        images: (N, C, H, W).
-        heatmaps: (N, H, W) maps or an explanation.
-        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
+    Attributes:
         shares: the shares of pixels removed.
         noise: standard deviation of the noise on filled-in pixels.
         most_relevant_first: which end of the order goes.
         score: "probability", "accuracy", "logit" or "sigmoid".
         seed: of the noise, which depends on the share only.
-        batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
 
     Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
         >>> road(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
         torch.Size([2])
     """
-    causes = as_maps(heatmaps, as_images(images))[1]
-    curve = road_curve(
-        model,
-        images,
-        heatmaps,
-        target,
-        shares=shares,
-        noise=noise,
-        most_relevant_first=most_relevant_first,
-        score=score,
-        seed=seed,
-        batch_size=batch_size,
-    )
-    return settle("road", curve.scores[:, 1:].mean(1), causes)
+
+    shares: tuple[float, ...] = SHARES
+    noise: float = 0.01
+    most_relevant_first: bool = True
+    score: CurveScore = "probability"
+    seed: int = 0
+
+    def curve(self, case: Case) -> Curve:
+        """The score after filling in the shares of the pixels."""
+        images, maps, shares = case.images, case.maps, self.shares
+        if not shares or not all(0 < share < 1 for share in shares) or list(shares) != sorted(set(shares)):
+            raise InputError(f"shares must rise and lie between 0 and 1, got {shares}")
+        pixels = maps[0].numel()
+        counts = torch.tensor([min(int(share * pixels), pixels - 1) for share in shares], device=images.device)
+        places = relevance_ranks(maps, descending=self.most_relevant_first)
+        grain = torch.zeros(len(shares), *images.shape[1:], device=images.device, dtype=images.dtype)
+        if self.noise > 0:
+            drawn = Noise("normal", 0.0, self.noise)
+            grain = torch.stack([drawn.draw(self.seed, number, images[0]) for number in range(len(shares))])
+        rows = torch.arange(len(images), device=images.device).repeat_interleave(len(shares))
+        numbers = torch.arange(len(shares), device=images.device).repeat(len(images))
+
+        def make(part: slice) -> Tensor:
+            row, number = rows[part], numbers[part]
+            removed = places[row] < counts[number].view(-1, 1, 1)
+            return fill_in(images[row], removed) + grain[number] * removed[:, None]
+
+        scorer = case.scorer(self.score)
+        altered = scorer.altered(rows, make).view(len(images), len(shares))
+        scores = torch.cat([scorer.clean[:, None], altered], 1)
+        fractions = torch.cat([counts.new_zeros(1), counts]).to(scores) / pixels
+        return Curve(fractions.expand(len(images), -1), scores)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        return self.curve(case).scores[:, 1:].mean(1)
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """A pass for each share."""
+        return CLEAN, Work(self.name, len(self.shares))
+
+
+road = Road.function
+road_curve = function_of(
+    Road,
+    Road.curve,
+    """The score after filling in the given shares of the pixels; options as in `road`.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+        >>> road_curve(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).scores.shape
+        torch.Size([2, 10])
+    """,
+    name="road_curve",
+)

@@ -6,24 +6,24 @@ expected value under a random order: a constant map scores as chance does, where
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import InputError
-from egcam.metrics.inputs import Maps, as_maps, as_masks, check_positive
+from egcam.metrics.case import Case
+from egcam.metrics.inputs import check_positive
+from egcam.metrics.registry import Metric, register
 from egcam.metrics.sorting import count_true, kth_largest
-from egcam.metrics.undefined import Causes, settle
 
 
-def _maps_and_masks(heatmaps: Maps, masks: Any) -> tuple[Tensor, Tensor, Causes]:
-    """(N, D) maps and masks, and the images that cannot be scored."""
-    maps, causes = as_maps(heatmaps)
-    inside = as_masks(masks, maps).flatten(1)
-    causes.mark(count_true(inside) == 0, "its mask is empty")
-    return maps.flatten(1), inside, causes
+def _maps_and_masks(case: Case) -> tuple[Tensor, Tensor]:
+    """(N, D) maps and masks."""
+    inside = case.masks.flatten(1)
+    case.undefined(count_true(inside) == 0, "its mask is empty")
+    return case.maps.flatten(1), inside
 
 
 def _sum_inside(values: Tensor, inside: Tensor) -> Tensor:
@@ -36,50 +36,41 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole != 0, part / torch.where(whole != 0, whole, 1.0), 0.0)
 
 
-def attribution_localization(heatmaps: Maps, masks: Any, *, weighted: bool = False) -> Tensor:
+@register(
+    "attribution-localization",
+    group="localization",
+    better="higher",
+    label="AL",
+    meaning="The share of the map's mass that lies on the object.",
+    needs=["heatmaps", "masks"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class AttributionLocalization(Metric):
     """Share of the map's mass that lies on the object (Kohlbrenner et al. 2020); higher is better.
 
         AL = Σ_S |a| / Σ |a|        weighted: AL · D / |S|
 
     Conventions: a zero map scores 0; weighted, 1 is what a uniform map gets. Free of the map's scale.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-        masks: (N, H, W) masks of the object: booleans, whole numbers, or floats cut at one half.
+    Attributes:
         weighted: divide by the object's share of the image.
 
     Example:
         >>> attribution_localization(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([0.7500])
     """
-    maps, inside, causes = _maps_and_masks(heatmaps, masks)
-    mass = maps.abs()
-    scores = _share(_sum_inside(mass, inside), mass.sum(1))
-    if weighted:
-        scores = scores * maps.shape[1] / inside.sum(1).clamp(min=1)
-    return settle("attribution-localization", scores, causes)
 
+    weighted: bool = False
 
-def relevance_mass_accuracy(heatmaps: Maps, masks: Any) -> Tensor:
-    """Share of the signed map that lies on the object (Arras et al. 2022); higher is better.
-
-        RMA = Σ_S a / Σ a
-
-    Conventions: equal to Attribution Localization for maps without negative values; a zero map scores 0; a
-    map whose values cancel (|Σ a| below 1e-6 of Σ|a|) has no score. Free of the map's scale.
-
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-        masks: (N, H, W) masks of the object.
-
-    Example:
-        >>> relevance_mass_accuracy(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
-        tensor([0.7500])
-    """
-    maps, inside, causes = _maps_and_masks(heatmaps, masks)
-    total, mass = maps.sum(1), maps.abs().sum(1)
-    causes.mark((total.abs() <= 1e-6 * mass) & (mass > 0), "its map's positive and negative values cancel")
-    return settle("relevance-mass-accuracy", _share(_sum_inside(maps, inside), total), causes)
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        maps, inside = _maps_and_masks(case)
+        mass = maps.abs()
+        scores = _share(_sum_inside(mass, inside), mass.sum(1))
+        if self.weighted:
+            scores = scores * maps.shape[1] / inside.sum(1).clamp(min=1)
+        return scores
 
 
 def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
@@ -92,7 +83,18 @@ def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
     return sure + drawn * chance
 
 
-def top_k_intersection(heatmaps: Maps, masks: Any, *, k: int = 1000) -> Tensor:
+@register(
+    "top-k-intersection",
+    group="localization",
+    better="higher",
+    label="TKI",
+    title="Top-k intersection",
+    meaning="The share of the most relevant pixels that lie on the object.",
+    needs=["heatmaps", "masks"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class TopKIntersection(Metric):
     """Share of the K most relevant pixels that lie on the object (Theiner et al. 2021); higher is better.
 
         TKI = |top-K(a) ∩ S| / K
@@ -100,22 +102,35 @@ def top_k_intersection(heatmaps: Maps, masks: Any, *, k: int = 1000) -> Tensor:
     Conventions: K is at most the number of pixels; ties at their expected value. Only the order of the map
     matters.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-        masks: (N, H, W) masks of the object.
+    Attributes:
         k: how many pixels.
 
     Example:
         >>> top_k_intersection(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]), k=1)
         tensor([1.])
     """
-    maps, inside, causes = _maps_and_masks(heatmaps, masks)
-    taken = min(check_positive("k", k), maps.shape[1])
-    counts = torch.full((len(maps),), taken, device=maps.device)
-    return settle("top-k-intersection", _hits_among_largest(maps, inside, counts) / taken, causes)
+
+    k: int = 1000
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        maps, inside = _maps_and_masks(case)
+        taken = min(check_positive("k", self.k), maps.shape[1])
+        counts = torch.full((len(maps),), taken, device=maps.device)
+        return _hits_among_largest(maps, inside, counts) / taken
 
 
-def relevance_rank_accuracy(heatmaps: Maps, masks: Any) -> Tensor:
+@register(
+    "relevance-rank-accuracy",
+    group="localization",
+    better="higher",
+    label="RRA",
+    meaning="Of as many of the most relevant pixels as the object has, the share that lies on it.",
+    needs=["heatmaps", "masks"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class RelevanceRankAccuracy(Metric):
     """Share of the |S| most relevant pixels that lie on the object (Arras et al. 2022); higher is better.
 
         RRA = |top-|S|(a) ∩ S| / |S|
@@ -123,63 +138,120 @@ def relevance_rank_accuracy(heatmaps: Maps, masks: Any) -> Tensor:
     Conventions: ties at their expected value, so a constant map scores |S| / D. Only the order of the map
     matters.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-        masks: (N, H, W) masks of the object.
-
     Example:
         >>> relevance_rank_accuracy(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([1.])
     """
-    maps, inside, causes = _maps_and_masks(heatmaps, masks)
-    sizes = count_true(inside).clamp(min=1)
-    return settle("relevance-rank-accuracy", _hits_among_largest(maps, inside, sizes) / sizes, causes)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        maps, inside = _maps_and_masks(case)
+        sizes = count_true(inside).clamp(min=1)
+        return _hits_among_largest(maps, inside, sizes) / sizes
 
 
-def pointing_game(heatmaps: Maps, masks: Any, *, tolerance: int = 0) -> Tensor:
+@register(
+    "relevance-mass-accuracy",
+    group="localization",
+    better="higher",
+    label="RMA",
+    meaning="The share of the signed map that lies on the object.",
+    needs=["heatmaps", "masks"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class RelevanceMassAccuracy(Metric):
+    """Share of the signed map that lies on the object (Arras et al. 2022); higher is better.
+
+        RMA = Σ_S a / Σ a
+
+    Conventions: equal to Attribution Localization for maps without negative values; a zero map scores 0; a
+    map whose values cancel (|Σ a| below 1e-6 of Σ|a|) has no score. Free of the map's scale.
+
+    Example:
+        >>> relevance_mass_accuracy(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        tensor([0.7500])
+    """
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        maps, inside = _maps_and_masks(case)
+        total, mass = maps.sum(1), maps.abs().sum(1)
+        case.undefined((total.abs() <= 1e-6 * mass) & (mass > 0), "its map's positive and negative values cancel")
+        return _share(_sum_inside(maps, inside), total)
+
+
+@register(
+    "pointing-game",
+    group="localization",
+    better="higher",
+    label="PG",
+    meaning="Whether the map's highest point lies on the object.",
+    needs=["heatmaps", "masks"],
+)
+@dataclass(frozen=True)
+class PointingGame(Metric):
     """1 when the map's highest pixel is on the object, else 0 (Zhang et al. 2018); higher is better.
 
     Conventions: several highest pixels count by the share of them that hit; `tolerance` widens the object by
     so many pixels in every direction (a square; the original game allows 15). Only the order of the map
     matters.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-        masks: (N, H, W) masks of the object.
+    Attributes:
         tolerance: pixels by which the highest point may miss.
 
     Example:
         >>> pointing_game(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([1.])
     """
-    maps, causes = as_maps(heatmaps)
-    inside = as_masks(masks, maps)
-    causes.mark(~inside.flatten(1).any(1), "its mask is empty")
-    if tolerance < 0:
-        raise InputError(f"tolerance must not be negative, got {tolerance}")
-    if tolerance:
-        wide = functional.max_pool2d(inside[:, None].float(), 2 * tolerance + 1, stride=1, padding=tolerance)
-        inside = wide[:, 0] > 0
-    maps, inside = maps.flatten(1), inside.flatten(1)
-    highest = maps == maps.amax(1, keepdim=True)
-    return settle("pointing-game", (highest & inside).sum(1).to(maps) / highest.sum(1), causes)
+
+    tolerance: int = 0
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        maps, inside = case.maps, case.masks
+        case.undefined(~inside.flatten(1).any(1), "its mask is empty")
+        if self.tolerance < 0:
+            raise InputError(f"tolerance must not be negative, got {self.tolerance}")
+        if self.tolerance:
+            width = 2 * self.tolerance + 1
+            inside = functional.max_pool2d(inside[:, None].float(), width, stride=1, padding=self.tolerance)[:, 0] > 0
+        maps, inside = maps.flatten(1), inside.flatten(1)
+        highest = maps == maps.amax(1, keepdim=True)
+        return (highest & inside).sum(1).to(maps) / highest.sum(1)
 
 
-def energy_pointing_game(heatmaps: Maps, masks: Any) -> Tensor:
+@register(
+    "energy-pointing-game",
+    group="localization",
+    better="higher",
+    label="EBPG",
+    meaning="The share of the map's positive mass that lies on the object.",
+    needs=["heatmaps", "masks"],
+)
+@dataclass(frozen=True)
+class EnergyPointingGame(Metric):
     """Share of the map's positive mass on the object (Score-CAM, Wang et al. 2020); higher is better.
 
         EBPG = Σ_S max(a, 0) / Σ max(a, 0)
 
     Conventions: a map without positive values scores 0. Free of the map's scale.
 
-    Args:
-        heatmaps: (N, H, W) maps or an explanation.
-        masks: (N, H, W) masks of the object.
-
     Example:
         >>> energy_pointing_game(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([0.7500])
     """
-    maps, inside, causes = _maps_and_masks(heatmaps, masks)
-    energy = maps.clamp(min=0)
-    return settle("energy-pointing-game", _share(_sum_inside(energy, inside), energy.sum(1)), causes)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        maps, inside = _maps_and_masks(case)
+        energy = maps.clamp(min=0)
+        return _share(_sum_inside(energy, inside), energy.sum(1))
+
+
+attribution_localization = AttributionLocalization.function
+relevance_mass_accuracy = RelevanceMassAccuracy.function
+top_k_intersection = TopKIntersection.function
+relevance_rank_accuracy = RelevanceRankAccuracy.function
+pointing_game = PointingGame.function
+energy_pointing_game = EnergyPointingGame.function

@@ -50,11 +50,14 @@ def relevance_ranks(maps: Tensor, descending: bool = True) -> Tensor:
     return torch.empty_like(order).scatter_(1, order, places).view(maps.shape)
 
 
-def pixels_per_step(step: int | None, images: Tensor, paper: bool) -> int:
-    """How many pixels go at once: as told, else 224 in the paper's protocol and one row's worth in ours."""
-    if step is not None:
-        return check_positive("step", step)
-    return 224 if paper else images.shape[-1]
+def pixels_per_step(step: int | None, images: Tensor) -> int:
+    """How many pixels go at once: as told, else one row's worth."""
+    return images.shape[-1] if step is None else check_positive("step", step)
+
+
+def steps_of(step: int, pixels: int) -> int:
+    """How many steps of `step` pixels there are; the last may be smaller."""
+    return -(-pixels // step)
 
 
 def group_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
@@ -114,7 +117,7 @@ def ordered_curve(
     """
     images = scorer.images
     pixels = maps[0].numel()
-    steps = -(-pixels // step)
+    steps = steps_of(step, pixels)
     groups = relevance_ranks(maps, descending) // step
     start, end = (baseline, images) if inserting else (images, baseline)
     if inserting:

@@ -4,33 +4,102 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import InputError
+from egcam.metrics.case import Case
 from egcam.metrics.explaining import Explainer, maps_in_batches
-from egcam.metrics.inputs import Maps, as_images, as_maps, check_positive, explained_target
+from egcam.metrics.functions import function_of
+from egcam.metrics.inputs import as_maps, check_positive
 from egcam.metrics.noise import generator
-from egcam.metrics.scoring import Scorer, forward_only
+from egcam.metrics.registry import CLEAN, Metric, Work, register
 from egcam.metrics.similarity import similarity_called
-from egcam.metrics.undefined import settle
 from egcam.models.targets import Target
 
+USUAL_STAGES = 10
+"""How many layers a model is thought to have before it is looked at."""
 
-def random_logit(
-    model: nn.Module,
-    images: Any,
-    explainer: Explainer,
-    target: Target = None,
-    *,
-    heatmaps: Maps | None = None,
-    similarity: str = "ssim",
-    seed: int = 0,
-    batch_size: int | None = None,
-) -> Tensor:
+
+@register(
+    "model-randomization",
+    group="sanity",
+    better="lower",
+    label="MPRT",
+    meaning="The network's layers are randomised one after the other; how alike the maps stay.",
+    needs=["model", "explainer"],
+)
+@dataclass(frozen=True)
+class ModelRandomization(Metric):
+    """Mean likeness of the maps while the model is randomised (MPRT, Adebayo et al. 2018); lower is better.
+
+        MPRT = mean_l similarity( |a(x)|, |a_l(x)| ),   a_l the map with layers l and above randomised
+
+    Conventions: cascading, from the last registered layer to the first; the class stays that of the intact
+    model; constant maps (a randomised network often gives zero maps) have rank correlation 0. The explainer is
+    one of egcam's (copied together with its model), or a function model -> explainer. Works on a deep copy:
+    the model is not touched.
+
+    Attributes:
+        stages: how many stages are compared, evenly spread; None is every layer.
+        similarity: "spearman", "pearson" or "ssim".
+        absolute: compare the maps' absolute values.
+        seed: of the new parameters.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
+        tensor([1., 1.])
+    """
+
+    stages: int | None = None
+    similarity: str = "spearman"
+    absolute: bool = True
+    seed: int = 0
+
+    def curve(self, case: Case) -> Tensor:
+        """(N, stages) likeness of the maps after each randomised layer, top first."""
+        compare = similarity_called(self.similarity)
+        asked: Target = case.target if case.classes is None else case.classes
+        twin, explain = _bound_to_copy(case.model, case.maker or case.explainer)
+        twin.eval()
+        layers = len(_layers(twin))
+        if not layers:
+            raise InputError("model-randomization needs a model with parameters")
+        wanted = None if self.stages is None else check_positive("stages", self.stages)
+
+        def maps() -> Tensor:
+            made = maps_in_batches(explain, case.images, asked, case.batch_size)
+            return made.abs() if self.absolute else made
+
+        before = maps()
+        stages = _cascade(twin, self.seed, _stages(layers, wanted))
+        return torch.stack([compare(before, maps().to(before)) for _ in stages], 1)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        return self.curve(case).mean(1)
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """About an explanation for each stage; how many layers there are is not known before the model is."""
+        return CLEAN, Work(self.name, (self.stages or USUAL_STAGES) * (explanation + 1))
+
+
+@register(
+    "random-logit",
+    group="sanity",
+    better="lower",
+    label="RL",
+    meaning="How alike the maps of the class and of another one are.",
+    needs=["model", "explainer"],
+    reuses_maps=True,
+)
+@dataclass(frozen=True)
+class RandomLogit(Metric):
     """Likeness of the maps for the class and for another one (Sixt et al. 2020); lower is better.
 
         RL = similarity( a(x, y), a(x, y') ),   y' ≠ y drawn at random
@@ -39,37 +108,37 @@ def random_logit(
     depend on the batch; maps are compared as the explainer gives them. "ssim" is 2-D structural similarity
     with 7 x 7 windows; "spearman" and "pearson" give 0 for constant maps.
 
-    Args:
-        model: the classifier.
-        images: (N, C, H, W).
-        explainer: a callable (images, target) -> maps, or one of egcam's explainers.
-        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the prediction.
-        heatmaps: the explainer's maps of the images where they are at hand already.
+    Attributes:
         similarity: "ssim", "spearman" or "pearson".
         seed: of the other class.
-        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
         >>> random_logit(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1))
         tensor([1., 1.])
     """
-    images = as_images(images)
-    compare = similarity_called(similarity)
-    with forward_only(model, images.device):
-        scorer = Scorer(model, images, explained_target(target, heatmaps), "logit", batch_size)
-        if scorer.classes is None or scorer.logits is None:
+
+    similarity: str = "ssim"
+    seed: int = 0
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        compare, classes = similarity_called(self.similarity), case.classes
+        if classes is None:
             raise InputError("random-logit explains another class: it needs class targets, not a callable")
-        total = scorer.logits.shape[1]
+        total = case.logits.shape[1]
         if total < 2:
             raise InputError("random-logit explains another class, and the model has one output only")
-        if heatmaps is None:
-            heatmaps = maps_in_batches(explainer, images, scorer.classes, scorer.batch_size)
-        shift = int(torch.randint(1, total, (1,), generator=generator(seed)))
-        others = (scorer.classes + shift) % total
-        maps, causes = as_maps(heatmaps)
-        other_maps, other_causes = as_maps(maps_in_batches(explainer, images, others, scorer.batch_size))
-    return settle("random-logit", compare(maps, other_maps.to(maps)), other_causes | causes)
+        shift = int(torch.randint(1, total, (1,), generator=generator(self.seed)))
+        maps = case.own_maps
+        others = maps_in_batches(case.explainer, case.images, (classes + shift) % total, case.batch_size)
+        other_maps, causes = as_maps(others)
+        case.causes.update(causes)
+        return compare(maps, other_maps.to(maps))
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """One more explanation."""
+        return CLEAN, Work(self.name, explanation)
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -138,92 +207,17 @@ def _cascade(model: nn.Module, seed: int, stages: list[int]) -> Iterator[int]:
             yield number
 
 
-def model_randomization_curve(
-    model: nn.Module,
-    images: Any,
-    explainer: Explainer | Callable[[nn.Module], Explainer],
-    target: Target = None,
-    *,
-    stages: int | None = None,
-    similarity: str = "spearman",
-    absolute: bool = True,
-    seed: int = 0,
-    batch_size: int | None = None,
-) -> Tensor:
+model_randomization = ModelRandomization.function
+random_logit = RandomLogit.function
+model_randomization_curve = function_of(
+    ModelRandomization,
+    ModelRandomization.curve,
     """(N, stages) likeness of the maps after each randomised layer, top first; options as in `model_randomization`.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> model_randomization_curve(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1)).shape
         torch.Size([2, 2])
-    """
-    images = as_images(images)
-    compare = similarity_called(similarity)
-    with forward_only(model, images.device):
-        scorer = Scorer(model, images, target, "logit", batch_size)
-        asked: Target = scorer.classes if scorer.classes is not None else target
-        twin, explain = _bound_to_copy(model, explainer)
-        twin.eval()
-        layers = len(_layers(twin))
-        if not layers:
-            raise InputError("model-randomization needs a model with parameters")
-        wanted = None if stages is None else check_positive("stages", stages)
-
-        def maps() -> Tensor:
-            made = maps_in_batches(explain, images, asked, scorer.batch_size)
-            return made.abs() if absolute else made
-
-        before = maps()
-        compared = [compare(before, maps().to(before)) for _ in _cascade(twin, seed, _stages(layers, wanted))]
-    return torch.stack(compared, 1)
-
-
-def model_randomization(
-    model: nn.Module,
-    images: Any,
-    explainer: Explainer | Callable[[nn.Module], Explainer],
-    target: Target = None,
-    *,
-    stages: int | None = None,
-    similarity: str = "spearman",
-    absolute: bool = True,
-    seed: int = 0,
-    batch_size: int | None = None,
-) -> Tensor:
-    """Mean likeness of the maps while the model is randomised (MPRT, Adebayo et al. 2018); lower is better.
-
-        MPRT = mean_l similarity( |a(x)|, |a_l(x)| ),   a_l the map with layers l and above randomised
-
-    Conventions: cascading, from the last registered layer to the first; the class stays that of the intact
-    model; constant maps (a randomised network often gives zero maps) have rank correlation 0. Works on a deep
-    copy: the model is not touched.
-
-    Args:
-        model: the classifier.
-        images: (N, C, H, W).
-        explainer: one of egcam's explainers (copied together with its model), or a function model ->
-            explainer.
-        target: the explained classes; None is the intact model's prediction.
-        stages: how many stages are compared, evenly spread; None is every layer.
-        similarity: "spearman", "pearson" or "ssim".
-        absolute: compare the maps' absolute values.
-        seed: of the new parameters.
-        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
-        tensor([1., 1.])
-    """
-    curve = model_randomization_curve(
-        model,
-        images,
-        explainer,
-        target,
-        stages=stages,
-        similarity=similarity,
-        absolute=absolute,
-        seed=seed,
-        batch_size=batch_size,
-    )
-    return settle("model-randomization", curve.mean(1), {})
+    """,
+    name="model_randomization_curve",
+)

@@ -55,6 +55,8 @@ class Scorer:
         target: as everywhere in egcam, also by a name that the model carries; None is the prediction.
         score: "probability", "logit", "sigmoid" or "accuracy".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
+        known: (N, classes) what the model puts out for the images, where that is known: a class target then needs no
+            pass.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Scorer:
         target: Target,
         score: CurveScore = "probability",
         batch_size: int | None = None,
+        known: Tensor | None = None,
     ) -> None:
         self.model = model
         self._layout = Layout()
@@ -75,9 +78,10 @@ class Scorer:
         if self.accuracy and self.targets.function is not None:
             raise TargetError("accuracy compares predictions: it needs class targets, not a callable")
         classes, clean, outputs = [], [], []
+        known = None if self.targets.function is not None else known
         for part in chunks(len(images), self.batch_size):
             # Copies, here and below, for a model may write into its input.
-            output = model(images[part].clone())
+            output = model(images[part].clone()) if known is None else known[part]
             of_part = self.targets.part(part.start, part.stop)
             indices = of_part.indices(output)
             clean.append(self._read(of_part, output, indices, part.stop - part.start))
@@ -86,7 +90,8 @@ class Scorer:
                 outputs.append(class_scores(output, part.stop - part.start))
         self.clean = _precise(torch.cat(clean))
         self.classes = torch.cat(classes) if classes else None
-        self.logits = _precise(torch.cat(outputs)) if outputs else None
+        self.outputs = torch.cat(outputs) if outputs else None
+        self.logits = None if self.outputs is None else _precise(self.outputs)
 
     def __call__(self, batch: Tensor, rows: Tensor) -> Tensor:
         """(B,) scores of altered images; `rows` says which image each one was made from."""

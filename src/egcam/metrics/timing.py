@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from egcam.metrics.explaining import Explainer, maps_of
-from egcam.metrics.inputs import as_images, check_positive
-from egcam.metrics.scoring import Scorer, forward_only
-from egcam.models.targets import Target
+from egcam.metrics.case import Case
+from egcam.metrics.explaining import maps_of
+from egcam.metrics.inputs import check_positive
+from egcam.metrics.registry import CLEAN, Metric, Work, register
 
 
 def synchronise(device: torch.device) -> None:
@@ -23,51 +24,56 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def running_time(
-    model: nn.Module,
-    images: Any,
-    explainer: Explainer,
-    target: Target = None,
-    *,
-    warmup: int = 1,
-    repeats: int = 3,
-    batch_size: int | None = None,
-) -> Tensor:
+@register(
+    "running-time",
+    group="efficiency",
+    better="lower",
+    label="s/img",
+    meaning="Seconds for one explanation, on this machine as it is now.",
+    needs=["model", "explainer"],
+    paper=True,
+)
+@dataclass(frozen=True)
+class RunningTime(Metric):
     """Seconds per explanation, images one after the other; lower is better.
 
     Conventions: the first image is explained `warmup` times unmeasured; then every image by itself, `repeats`
-    times, the device synchronised before and after, and the median taken. Wall-clock time of this machine as
-    it is now.
+    times, the device synchronised before and after, and the median taken. Predictions are found beforehand
+    and not timed. Wall-clock time of this machine as it is now.
 
-    Args:
-        model: the classifier.
-        images: (N, C, H, W).
-        explainer: a callable (images, target) -> maps, or one of egcam's explainers.
-        target: the explained classes; None is the prediction, found beforehand and not timed.
+    Attributes:
         warmup: unmeasured explanations.
         repeats: measurements per image.
-        batch_size: of the pass that finds the predictions.
 
     Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
         >>> bool((running_time(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)) > 0).all())
         True
     """
-    images = as_images(images)
-    check_positive("repeats", repeats)
-    with forward_only(model, images.device):
-        classes = Scorer(model, images, target, "logit", batch_size).classes
-        asked: Target = classes if classes is not None else target
+
+    warmup: int = 1
+    repeats: int = 3
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        images, repeats = case.images, check_positive("repeats", self.repeats)
+        asked = case.target if case.classes is None else case.classes
 
         def seconds(image: int) -> float:
             of_image = asked[image : image + 1] if isinstance(asked, Tensor) else asked
             synchronise(images.device)
             start = perf_counter()
-            maps_of(explainer, images[image : image + 1], of_image)
+            maps_of(case.explainer, images[image : image + 1], of_image)
             synchronise(images.device)
             return perf_counter() - start
 
-        for _ in range(warmup):
+        for _ in range(self.warmup):
             seconds(0)
-        taken = [median(seconds(image) for _ in range(repeats)) for image in range(len(images))]
-    return torch.tensor(taken)
+        return torch.tensor([median(seconds(image) for _ in range(repeats)) for image in range(len(images))])
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """So many explanations."""
+        return CLEAN, Work(self.name, (self.warmup + self.repeats) * explanation)
+
+
+running_time = RunningTime.function

@@ -5,23 +5,25 @@ from __future__ import annotations
 import gc
 import io
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
 from egcam.attribution import registry
-from egcam.evaluation.evaluate import Drops, evaluate
-from egcam.evaluation.failures import Failure, failures_collected, fault_of
+from egcam.evaluation.evaluate import measure
+from egcam.evaluation.failures import Failure, fault_of
+from egcam.metrics.case import Case
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import by_class, class_scores
+from egcam.studies.cost import metrics_by_image
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
@@ -56,23 +58,19 @@ class Prepared:
 
     Attributes:
         picture: as it lies in the data.
-        images: (1, C, H, W).
-        masks: (1, H, W) or None.
+        case: the image, its class and mask; it keeps what is found out about the network for the methods to come.
         target: the class to explain.
         prediction: the class predicted.
         content: `egcam.studies.inputs.content_of` the picture.
         stamp: of its files, from before they were read.
-        drops: what infidelity found out about the network with this image, for the methods to come.
     """
 
     picture: Picture
-    images: Tensor
-    masks: Tensor | None
+    case: Case
     target: int
     prediction: int
     content: str
     stamp: str
-    drops: Drops = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,21 +79,6 @@ class Attempt:
 
     outcome: Outcome
     out_of_memory: bool
-
-
-class Recording:
-    """An explainer that remembers the first map it made: that of the image itself, not of a perturbed one."""
-
-    def __init__(self, explainer: Any) -> None:
-        self.explainer = explainer
-        self.coarse: Floats | None = None
-
-    def __call__(self, images: Tensor, target: Any = None) -> Any:
-        """Explain."""
-        explanation = self.explainer(images, target)
-        if self.coarse is None:
-            self.coarse = explanation.maps[0].detach().float().cpu().numpy()
-        return explanation
 
 
 class Bench:
@@ -111,8 +94,8 @@ class Bench:
         self._began_with = began_with
         self.data: Dataset = open_dataset(study.data)
         check_data(study, self.data)
-        self._each = tuple(one for one in study.metrics if not metric(one.name).whole_set)
-        self._whole = len(self._each) < len(study.metrics)
+        self._metrics = metrics_by_image(study)
+        self._whole = len(self._metrics) < len(study.metrics)
         self._network: Network | None = None
         self._prepared: tuple[tuple[str, int], Prepared] | None = None
 
@@ -146,21 +129,18 @@ class Bench:
             return self._outcome(unit, batch)
         except Exception as error:
             fault = fault_of(error)
-        names = tuple(one.name for one in self._each)
+        names = tuple(one.name for one in self._metrics)
         return Attempt(failed(unit, names, fault.cause, self.data.names[unit.image]), fault.out_of_memory)
 
     def _outcome(self, unit: Unit, batch: int | None) -> Attempt:
         network = self.network(unit.model)
         image = self._image(network, unit)
         spec = next(one for one in self.study.methods if one.name == unit.method)
-        options = network.options(spec, batch)
-        explainer = Recording(self._explainer(network, spec, options, batch))
-        scores, curves, failures = self._scores(network, image, spec, explainer, options, batch)
         example = unit.image < self.study.examples and self.study.maps != "none"
         keep = self._whole or self.study.maps == "all" or example
-        if keep and explainer.coarse is None and not failures:
-            # No metric asked this explainer: there is none by the image, or the method was made by name.
-            explainer(image.images, torch.tensor([image.target], device=image.images.device))
+        case = image.case if batch is None else image.case.in_batches_of(batch)
+        maker = self._maker(network, spec, batch)
+        measured = measure(case, spec.name, maker, self._metrics, [image.picture.name], by_name=True)
         first = unit.method == self.study.methods[0].name
         outcome = Outcome(
             unit=unit,
@@ -168,50 +148,15 @@ class Bench:
             target=image.target,
             prediction=image.prediction,
             seconds=0.0,
-            scores=scores,
-            error=_error(failures),
-            curves=curves,
-            coarse=explainer.coarse if keep else None,
+            scores=tuple(Score(row.metric, row.value, row.seconds, row.cause) for row in measured.rows),
+            error=_error(measured.failures),
+            curves={name: _even(curve) for name, kept in measured.curves.items() for curve in kept.values()},
+            coarse=measured.maps[0].numpy() if keep and measured.maps is not None else None,
             picture=_encoded(network.preprocessing, image.picture) if example and first else None,
             content=image.content,
             stamp=image.stamp,
         )
-        return Attempt(outcome, any(one.fault.out_of_memory for one in failures))
-
-    def _scores(
-        self,
-        network: Network,
-        image: Prepared,
-        spec: MethodSpec,
-        explainer: Recording,
-        options: Mapping[str, Any],
-        batch: int | None,
-    ) -> tuple[tuple[Score, ...], dict[str, Floats], list[Failure]]:
-        if not self._each:
-            return (), {}, []
-        names = [one.name for one in self._each]
-        # Randomising a model needs the method made anew for it, hence by name.
-        by_name = "model-randomization" in names
-        with failures_collected() as failures:
-            table = evaluate(
-                network.classifier.model,
-                image.images,
-                {spec.name: spec.method if by_name else explainer},
-                names,
-                target=torch.tensor([image.target], device=image.images.device),
-                masks=image.masks,
-                seed=self.study.seed,
-                protocol=self.study.protocol,
-                method_options={spec.name: options} if by_name else None,
-                metric_options={one.name: one.options for one in self._each if one.options},
-                batch_size=batch or self.study.batch_size,
-                curves=True,
-                # What a smaller batch finds out may differ in the last digits: not for methods that need none.
-                drops=image.drops if batch is None else {},
-            )
-        scores = tuple(Score(row.metric, row.value, row.seconds, row.cause) for row in table.rows)
-        curves = {name: _even(curve) for (_, name), kept in table.curves.items() for curve in kept.values()}
-        return scores, curves, failures
+        return Attempt(outcome, any(one.fault.out_of_memory for one in measured.failures))
 
     def network(self, label: str) -> Network:
         """The model called `label`; the one before it is let go."""
@@ -221,12 +166,18 @@ class Bench:
             self._network = load_network(self.study, spec, self.data, self._began_with)
         return self._network
 
-    def _explainer(self, network: Network, spec: MethodSpec, options: Mapping[str, Any], batch: int | None) -> Any:
-        if batch is not None:
-            return registry.create(spec.method, network.classifier.model, **options)
-        if spec.name not in network.explainers:
-            network.explainers[spec.name] = registry.create(spec.method, network.classifier.model, **options)
-        return network.explainers[spec.name]
+    def _maker(self, network: Network, spec: MethodSpec, batch: int | None) -> Callable[[nn.Module], Any]:
+        """Makes the method's explainer; that of the network itself is made once, but for smaller batches."""
+        options = network.options(spec, batch)
+
+        def make(model: nn.Module) -> Any:
+            if batch is not None or model is not network.classifier.model:
+                return registry.create(spec.method, model, **options)
+            if spec.name not in network.explainers:
+                network.explainers[spec.name] = registry.create(spec.method, model, **options)
+            return network.explainers[spec.name]
+
+        return make
 
     def _image(self, network: Network, unit: Unit) -> Prepared:
         key = (unit.model, unit.image)
@@ -240,7 +191,7 @@ class Bench:
         picture = self.data[number]
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
-        with torch.inference_mode():
+        with torch.no_grad():
             outputs = class_scores(network.classifier.model(images.clone()), 1)
         prediction = int(by_class(outputs, network.classifier.classes).argmax(1))
         target = prediction
@@ -248,7 +199,12 @@ class Bench:
             assert picture.label is not None
             target = picture.label
         masks = None if mask is None else mask[None].to(images.device)
-        return Prepared(picture, images, masks, target, prediction, content_of(picture), stamp)
+        asked = torch.tensor([target], device=images.device)
+        model, most = network.classifier.model, self.study.batch_size
+        case = Case(model, images, None, asked, masks, batch_size=most, logits=outputs)
+        # A class the model does not have is refused here.
+        case.run(lambda: case.classes)
+        return Prepared(picture, case, target, prediction, content_of(picture), stamp)
 
 
 def check_data(study: Study, data: Dataset) -> None:

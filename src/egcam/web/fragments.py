@@ -25,15 +25,6 @@ from egcam.saturation_check.result import Saturation
 from egcam.web.session import CURVE_POINTS, METRICS, Photo
 
 _TEMPLATE = "web.html"
-_MEANINGS = {
-    "insertion": "Pixels of a blurred image are put back, the most important ones first; the area under the class "
-    "score. High where the map finds what the network needs.",
-    "deletion": "Pixels are taken away, the most important ones first; the area under the class score. Low where the "
-    "map finds what the network cannot do without.",
-    "average-drop": "The share of the class score that is lost when only what the map shows is left.",
-    "sparseness": "The Gini index of the map: near 1 where it points at few places, 0 where it is even.",
-    "complexity": "The entropy of the map: low where few places carry it.",
-}
 
 
 def message(text: str, kind: str = "info") -> str:
@@ -107,7 +98,7 @@ def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Seq
         table=TextTable((Column("method"), *columns), tuple(lines)),
         causes=list(causes),
         points=CURVE_POINTS,
-        meanings={head: _MEANINGS[name] for name, head in heads.items()},
+        meanings={head: metric(name).meaning for name, head in heads.items()},
     )
 
 

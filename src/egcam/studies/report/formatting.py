@@ -13,15 +13,6 @@ from egcam.figures import style
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.specs import MethodSpec
 
-_METRICS = {
-    "irof": "IROF",
-    "road": "ROAD",
-    "adcc": "ADCC",
-    "avg-sensitivity": "Average sensitivity",
-    "local-lipschitz": "Local Lipschitz estimate",
-    "insertion-deletion": "Insertion-deletion",
-}
-
 
 def method_labels(methods: Sequence[MethodSpec]) -> dict[str, str]:
     """What to call each method: as people write it, or the study's own name for it where it has one.
@@ -55,9 +46,7 @@ def metric_label(metric: str) -> str:
         >>> metric_label("pixel-flipping"), metric_label("irof"), metric_label("top-k-intersection")
         ('Pixel flipping', 'IROF', 'Top-k intersection')
     """
-    if metric in _METRICS:
-        return _METRICS[metric]
-    return metric.replace("top-k", "top~k").replace("-", " ").replace("~", "-").capitalize()
+    return metric_called(metric).title
 
 
 def key(metrics: Sequence[str]) -> str:

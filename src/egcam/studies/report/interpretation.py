@@ -9,9 +9,10 @@ from typing import Literal
 
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.printing import image_counts
+from egcam.evaluation.stats import Line
 from egcam.evaluation.table import Table
 from egcam.studies.report.formatting import better, listed, metric_label, spread
-from egcam.studies.report.summary import Line, Summary, summarised
+from egcam.studies.report.summary import Summary, summarised
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 

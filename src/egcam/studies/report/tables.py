@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import isfinite
 
 from egcam.evaluation.printing import score_table
+from egcam.evaluation.stats import Line
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages import Cell, Column, TextTable
 from egcam.studies.report.formatting import better, metric_label, spread
-from egcam.studies.report.summary import Line
 from egcam.studies.report.view import ModelSection, Report
 
 _MOST_COLUMNS = 8

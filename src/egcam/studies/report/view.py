@@ -13,9 +13,10 @@ from PIL import Image
 from egcam.attribution.registry import is_highlighted
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import checked_sharpness
-from egcam.evaluation.comparable import comparable
+from egcam.evaluation.comparable import Values, comparable
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
+from egcam.evaluation.stats import baseline_of, intervals, means
 from egcam.evaluation.table import Table
 from egcam.figures.curve_panels import MeanCurve
 from egcam.figures.style import Line as Look
@@ -24,8 +25,7 @@ from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
 from egcam.studies.report.interpretation import Interpretation, caution, interpret, sentences, statement
-from egcam.studies.report.intervals import Array, intervals, means
-from egcam.studies.report.summary import Summary, baseline_of, summarised
+from egcam.studies.report.summary import Summary, summarised
 from egcam.studies.results import Results, ResultsError
 
 CURVES = ("insertion", "deletion")
@@ -221,7 +221,7 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
     return drawn, len(shared)
 
 
-def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Array:
+def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Values:
     """The curve at so many evenly spaced shares."""
     values = np.asarray(curve, np.float64)
     if len(values) == points:

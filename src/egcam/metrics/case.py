@@ -1,0 +1,296 @@
+"""What metrics are computed of: a model, images, maps and classes; what metrics share is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import InputError
+from egcam.metrics.baselines import Baseline, replacement
+from egcam.metrics.explaining import Explainer, maps_in_batches
+from egcam.metrics.inputs import Maps, as_images, as_maps, as_masks, explained_target, scaled_by_peak
+from egcam.metrics.noise import Noise
+from egcam.metrics.perturb import Curve, ordered_curve, replaced_scores
+from egcam.metrics.perturbed import Perturbed, measure_perturbed
+from egcam.metrics.scoring import CurveScore, Scorer, fitting_batch, forward_only
+from egcam.metrics.undefined import Causes
+from egcam.models.targets import Score, Target
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Network:
+    """What was found out about the network and all images, whatever the maps; by image number."""
+
+    images: int
+    logits: Tensor | None = None
+    drops: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+
+
+class Case:
+    """A model, images, their maps and the explained classes; what several metrics need of them is computed once.
+
+    Everything is optional: a metric refuses a case without what it needs. `undefined` notes why images have no score;
+    `unusable` are those whose map is not finite, and `curves` the insertion and deletion curves.
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W); (C, H, W) is one.
+        heatmaps: (N, H, W) maps, of any size, or an explanation.
+        target: the explained classes; None is the explanation's own, and the prediction for maps alone.
+        masks: (N, H, W) masks of the objects.
+        explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers.
+        maker: makes that explainer for another model, where that is known.
+        batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
+        logits: (N, classes) the model's output for the images, where it is known: then they are not passed again.
+
+    Example:
+        >>> from egcam.metrics import Deletion, Insertion
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> case = Case(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4))
+        >>> Insertion(step=8)(case).shape, Deletion(step=8)(case).shape  # one pass of the images for both
+        (torch.Size([2]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        images: Any = None,
+        heatmaps: Maps | None = None,
+        target: Target = None,
+        masks: Any = None,
+        explainer: Explainer | None = None,
+        *,
+        maker: Callable[[nn.Module], Explainer] | None = None,
+        batch_size: int | None = None,
+        logits: Tensor | None = None,
+    ) -> None:
+        self._model, self._images = model, None if images is None else as_images(images)
+        self._heatmaps, self._target, self._masks = heatmaps, target, masks
+        self._explainer, self.maker, self._batch_size = explainer, maker, batch_size
+        count = 0 if self._images is None else len(self._images)
+        self._network, self._rows = _Network(count, logits), list(range(count))
+        self._shared: dict[Hashable, Any] = {}
+        self._foreseen: dict[Hashable, tuple[int, int]] = {}
+        self.causes, self.unusable = Causes(), Causes()
+        self.curves: dict[str, Curve] = {}
+
+    def explained(
+        self,
+        heatmaps: Maps,
+        explainer: Explainer | None = None,
+        maker: Callable[[nn.Module], Explainer] | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Case:
+        """The same images, or those at `rows`, with other maps; what is known of the network is known of them too."""
+        chosen = list(range(len(self.images))) if rows is None else list(rows)
+        target = self.asked
+        case = Case(
+            self.model,
+            self.images[chosen],
+            heatmaps,
+            target[chosen] if isinstance(target, Tensor) else target,
+            None if self._masks is None else as_masks(self._masks, self.images[:, 0])[chosen],
+            explainer,
+            maker=maker,
+            batch_size=self._batch_size,
+        )
+        case._network, case._rows = self._network, [self._rows[place] for place in chosen]
+        return case
+
+    def in_batches_of(self, batch_size: int) -> Case:
+        """The same in other batches, which may change last digits: of the network only its output is known."""
+        return Case(
+            self._model,
+            self._images,
+            self._heatmaps,
+            self._target,
+            self._masks,
+            self._explainer,
+            maker=self.maker,
+            batch_size=batch_size,
+            logits=self._network.logits,
+        )
+
+    def undefined(self, images: Tensor, cause: str) -> None:
+        """Note why the images at which the (N,) boolean `images` is true have no score; the first cause counts."""
+        self.causes.mark(images, cause)
+
+    # -- what it was given
+
+    @property
+    def model(self) -> nn.Module:
+        """The classifier."""
+        return _there(self._model, "a model")
+
+    @property
+    def images(self) -> Tensor:
+        """(N, C, H, W)."""
+        return _there(self._images, "images")
+
+    @property
+    def explainer(self) -> Explainer:
+        """What explains again."""
+        return _there(self._explainer, "an explainer")
+
+    @cached_property
+    def maps(self) -> Tensor:
+        """(N, H, W) at the size of the images, where there are images; those that are not finite are 0."""
+        maps, self.unusable = as_maps(self._made, self._images)
+        return maps
+
+    @cached_property
+    def own_maps(self) -> Tensor:
+        """(N, h, w) at the explainer's own size; those that are not finite are 0."""
+        maps, self.unusable = as_maps(self._made)
+        return maps
+
+    @cached_property
+    def _made(self) -> Maps:
+        """The maps given, else the explainer's."""
+        if self._heatmaps is not None:
+            return self._heatmaps
+        explainer = _there(self._explainer, "maps")
+        return maps_in_batches(explainer, self.images, self.asked, self.batch_size)
+
+    @cached_property
+    def masks(self) -> Tensor:
+        """(N, H, W) booleans, at the size of the maps."""
+        return as_masks(_there(self._masks, "masks"), self.maps)
+
+    @property
+    def batch_size(self) -> int:
+        """The most images in one pass."""
+        return fitting_batch(self._batch_size, self.images.device)
+
+    @property
+    def target(self) -> Target:
+        """What is explained: as told, else what the explanation explained; None is the prediction."""
+        return explained_target(self._target, self._heatmaps)
+
+    # -- the pass of the unaltered images
+
+    @property
+    def running(self) -> tuple[nn.Module, torch.device]:
+        """The model that may be run, and where."""
+        if self._model is None or self._images is None:
+            return nn.Identity(), torch.device("cpu")
+        return self._model, self._images.device
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Call with the model in eval mode and without gradients; it comes back as it was."""
+        with forward_only(*self.running):
+            return call()
+
+    def scorer(self, score: CurveScore = "probability") -> Scorer:
+        """Scores the images' classes, of the images and of altered copies; they themselves are passed once in all."""
+        return self.once(("scorer", score), lambda: self._scorer(self.target, score))
+
+    def _scorer(self, target: Target, score: CurveScore) -> Scorer:
+        known = self._network.logits
+        rows = None if known is None else known[self._rows]
+        made = Scorer(self.model, self.images, target, score, self._batch_size, rows)
+        if known is None and made.outputs is not None and len(self._rows) == self._network.images:
+            self._network.logits = made.outputs
+        return made
+
+    @property
+    def logits(self) -> Tensor:
+        """(N, classes) the outputs for the unaltered images."""
+        made = self.once("logits", lambda: self._scorer(None, "logit")).logits
+        assert made is not None
+        return made
+
+    @property
+    def classes(self) -> Tensor | None:
+        """(N,) the explained classes; None with a callable target."""
+        return self.scorer("logit").classes
+
+    @property
+    def asked(self) -> Target:
+        """What an explainer is asked for: the classes, without a pass where they are known, or the callable."""
+        target = self.target
+        if isinstance(target, Tensor) and target.shape == (len(self.images),) and _whole_numbers(target):
+            return target.to(self.images.device)
+        classes = self.classes
+        return classes if classes is not None else target
+
+    # -- what metrics share
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, computed at the first call with this key."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: T = self._shared[key]
+        return found
+
+    def curve(
+        self, key: Hashable, baseline: Baseline, step: int, score: CurveScore, inserting: bool, descending: bool = True
+    ) -> Curve:
+        """The score while pixels are replaced, `step` at a time in the maps' order; see `ordered_curve`."""
+
+        def make() -> Curve:
+            end = replacement(baseline, self.images)
+            return ordered_curve(self.scorer(score), self.maps, end, step, inserting, descending)
+
+        return self.once(key, make)
+
+    def patch_drops(
+        self, key: Hashable, end: Tensor, groups: Tensor, count: int, cumulative: bool, score: Score
+    ) -> Tensor:
+        """(N, count) how much the score falls when each group of pixels becomes `end`: the same for any map."""
+        known = self._network.drops.setdefault(key, {})
+        if not all(row in known for row in self._rows):
+            scorer, counts = self.scorer(score), torch.full((len(self.images),), count, device=self.images.device)
+            found = scorer.clean[:, None] - replaced_scores(scorer, self.images, end, groups, counts, cumulative)
+            known.update(zip(self._rows, found, strict=True))
+        return torch.stack([known[row] for row in self._rows])
+
+    def shown_through_maps(self, key: Hashable, baseline: Baseline, score: Score) -> tuple[Tensor, Tensor]:
+        """(N,) scores of the images and (N,) of the images seen through their maps."""
+        rows = torch.arange(len(self.images), device=self.images.device)
+
+        def make() -> tuple[Tensor, Tensor]:
+            scorer, maps = self.scorer(score), self.maps
+            return scorer.clean, scorer.altered(rows, lambda part: shown(self.images[part], maps[part], baseline))
+
+        return self.once(key, make)
+
+    def foresee_perturbed(self, key: Hashable, samples: int, outputs: int) -> None:
+        """So many perturbations will be asked for, so many of them with outputs: then they are made in one go."""
+        before = self._foreseen.get(key, (0, 0))
+        self._foreseen[key] = max(before[0], samples), max(before[1], outputs)
+
+    def perturbed(
+        self, key: Hashable, noise: Noise, samples: int, outputs: int, seed: int, exact_zeros: bool
+    ) -> Perturbed:
+        """Distances between the images and perturbed copies of them; a smaller number is the first of a larger one."""
+        self.foresee_perturbed(key, samples, outputs)
+        most, with_outputs = self._foreseen[key]
+        found = self.once(
+            (key, most, with_outputs), lambda: measure_perturbed(self, noise, most, with_outputs, seed, exact_zeros)
+        )
+        return found.first(samples)
+
+
+def shown(images: Tensor, maps: Tensor, baseline: Baseline) -> Tensor:
+    """The images seen through their maps: b + h·(x - b), h the map cut at 0 and divided by its maximum."""
+    window = scaled_by_peak(maps.clamp(min=0))[:, None].to(images)
+    empty = replacement(baseline, images)
+    return empty + window * (images - empty)
+
+
+def _there(value: T | None, what: str) -> T:
+    if value is None:
+        raise InputError(f"this metric needs {what}, and the case has none")
+    return value
+
+
+def _whole_numbers(target: Tensor) -> bool:
+    return not (target.dtype == torch.bool or target.is_floating_point() or target.is_complex())
