@@ -4,12 +4,12 @@ import warnings
 
 import pytest
 import torch
-from studies.tiny_study import STUDY, InProcess, numbers, write_study
 
 from egcam.studies.progress import status
 from egcam.studies.results import Results
 from egcam.studies.runner import run_study
 from egcam.studies.store import Store, StoreError, StoreWarning
+from support.tiny_study import STUDY, InProcess, numbers, write_study
 
 MIXED = STUDY.replace('source = "data"', 'source = "mixed"')
 FEWER_METHODS = MIXED.replace(', "layer-cam"]', "]")
