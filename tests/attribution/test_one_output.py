@@ -249,3 +249,14 @@ def test_a_loaded_network_carries_the_names_it_was_given(folder):
     negative = metrics.deletion(classifier.model, images, heat, "benign", score="logit")
     positive = metrics.deletion(classifier.model, images, heat, "malignant", score="logit")
     assert torch.allclose(negative, -positive)
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_metrics_read_a_single_output_as_the_explanation_does(target):
+    """The names were given to the explanation alone: class 0 is then the negative class, of logit -z."""
+    network, images = binary(), _images()
+    explanation = egcam.GradCAM(network, classes=["negative", "positive"], signed=True)(images, target)
+    found = egcam.metrics.deletion(network, images, explanation)
+    sign = 2 * target - 1
+    as_told = egcam.metrics.deletion(network, images, explanation, lambda z: (sign * z[:, 0]).sigmoid(), score="logit")
+    torch.testing.assert_close(found, as_told)

@@ -13,6 +13,7 @@ from egcam.cli.commands.compare import compare
 from egcam.cli.commands.demo import demo
 from egcam.cli.commands.explain import explain
 from egcam.cli.commands.figure import figure
+from egcam.cli.commands.layers import layers
 from egcam.cli.commands.methods import methods
 from egcam.cli.commands.metrics import metrics
 from egcam.cli.commands.models import models
@@ -70,6 +71,7 @@ _add(demo, "demo", "egcam demo --out demo --open")
 _add(methods, "methods", "egcam methods expected-grad-cam")
 _add(metrics, "metrics", "egcam metrics --json")
 _add(models, "models", "egcam models resnet")
+_add(layers, "layers", "egcam layers resnet50")
 _add(figure, "figure", "egcam figure grid cat.jpg --out grid.png --out grid.svg")
 _add(web, "app", "egcam app --model resnet50 --open")
 app.add_typer(study, name="study")

@@ -48,7 +48,7 @@ Reference = Annotated[
     typer.Option(
         metavar="FOLDER|NAME",
         help="What the image is compared with: a folder of other images (best: from the same data), or "
-        "mixed, blurred, colours, noise, uniform, constant, black, white.",
+        "mixed, photographs, blurred, colours, noise, uniform, constant, black, white.",
     ),
 ]
 Samples = Annotated[

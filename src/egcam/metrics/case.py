@@ -195,7 +195,8 @@ class Case:
     def _scorer(self, target: Target, score: CurveScore) -> Scorer:
         known = self._network.logits
         rows = None if known is None else known[self._rows]
-        made = Scorer(self.model, self.images, target, score, self._batch_size, rows)
+        names = getattr(self._heatmaps, "classes", None)
+        made = Scorer(self.model, self.images, target, score, self._batch_size, rows, names)
         if known is None and made.outputs is not None and len(self._rows) == self._network.images:
             self._network.logits = made.outputs
         return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
@@ -57,6 +57,7 @@ class Scorer:
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
         known: (N, classes) what the model puts out for the images, where that is known: a class target then needs no
             pass.
+        names: the class names where the model carries none; with a single output they say which class its number is.
     """
 
     def __init__(
@@ -67,13 +68,14 @@ class Scorer:
         score: CurveScore = "probability",
         batch_size: int | None = None,
         known: Tensor | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.model = model
         self._layout = Layout()
         self.images = images
         self.batch_size = fitting_batch(batch_size, images.device)
         self.accuracy = score == "accuracy"
-        names = known_classes(model, None)
+        names = known_classes(model, None) or names
         self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score, names)
         if self.accuracy and self.targets.function is not None:
             raise TargetError("accuracy compares predictions: it needs class targets, not a callable")
