@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import getdoc
-
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,7 +18,7 @@ def metrics(as_json: opt.Json = False) -> None:
             "name": one.name,
             "group": one.group,
             "better": one.direction,
-            "meaning": _first_sentence(getdoc(one.function) or ""),
+            "meaning": one.meaning,
             "needs": list(one.needs),
         }
         for one in sorted(names().values(), key=lambda one: one.group)
@@ -34,8 +32,3 @@ def metrics(as_json: opt.Json = False) -> None:
     for row in rows:
         table.add_row(*(escape(str(row[key])) for key in ("name", "group", "better", "meaning")))
     out().print(table)
-
-
-def _first_sentence(text: str) -> str:
-    """The first paragraph of a docstring, in one line."""
-    return " ".join(text.split("\n\n")[0].split())
