@@ -1,9 +1,12 @@
-"""From coarse maps to heat maps at the input's size."""
+"""Operations on images and maps: enlarge, scale, fuse, blur."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
+
+from egcam.errors import SamplingError
 
 
 def upsampled(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -56,3 +59,21 @@ def fused_errors(errors: list[Tensor], maps: list[Tensor]) -> Tensor:
         largest = upsampled(layer, (height, width)).abs().amax((1, 2), keepdim=True)
         total = total + upsampled(error, (height, width)) / largest.masked_fill(largest == 0, 1)
     return total / len(errors)
+
+
+def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
+    """Blur (N, C, H, W) with a Gaussian of `sigma` pixels; the border is mirrored."""
+    if sigma <= 0:
+        raise SamplingError(f"the blur's sigma must be positive, not {sigma}")
+    for dim in (2, 3):
+        size = images.shape[dim]
+        radius = min(int(3 * sigma + 0.5), size - 1)
+        if radius < 1:
+            continue
+        offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+        weights = (-0.5 * (offsets / sigma) ** 2).exp()
+        weights = (weights / weights.sum()).reshape((1, 1, -1, 1) if dim == 2 else (1, 1, 1, -1))
+        padding = (0, 0, radius, radius) if dim == 2 else (radius, radius, 0, 0)
+        padded = functional.pad(images, padding, mode="reflect")
+        images = functional.conv2d(padded.flatten(0, 1)[:, None], weights)[:, 0].reshape(images.shape)
+    return images

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import SamplingError, near_misses
+from egcam.imageops import gaussian_blur
 from egcam.rng import generator, like
 
 ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
@@ -498,24 +499,6 @@ def _filled(images: Tensor, value: float | Sequence[float]) -> Tensor:
 def value_range(images: Tensor) -> Tensor:
     """(N, 1, 1, 1) each image's max - min."""
     return images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
-
-
-def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
-    """Blur (N, C, H, W) with a Gaussian of `sigma` pixels; the border is mirrored."""
-    if sigma <= 0:
-        raise SamplingError(f"the blur's sigma must be positive, not {sigma}")
-    for dim in (2, 3):
-        size = images.shape[dim]
-        radius = min(int(3 * sigma + 0.5), size - 1)
-        if radius < 1:
-            continue
-        offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-        weights = (-0.5 * (offsets / sigma) ** 2).exp()
-        weights = (weights / weights.sum()).reshape((1, 1, -1, 1) if dim == 2 else (1, 1, 1, -1))
-        padding = (0, 0, radius, radius) if dim == 2 else (radius, radius, 0, 0)
-        padded = functional.pad(images, padding, mode="reflect")
-        images = functional.conv2d(padded.flatten(0, 1)[:, None], weights)[:, 0].reshape(images.shape)
-    return images
 
 
 MADE_BY_NAME: dict[str, Callable[[], Reference]] = {

@@ -11,10 +11,10 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from egcam.attribution.references import gaussian_blur
 from egcam.drawing.palette import OPACITY, Pixels, checked_opacity, heat_layer, is_signed
 from egcam.drawing.text_layout import fitted, font, width_of
 from egcam.errors import InputError
+from egcam.imageops import gaussian_blur
 
 # matplotlib is imported inside functions only: `import egcam` must stay quick.
 
