@@ -98,8 +98,8 @@ def test_unknown_names(how, said):
         ({"batch_size": -1}, ["batch_size", "at least 1", "-1"]),
         ({"batch_size": 2.5}, ["batch_size", "whole number", "2.5"]),
         ({"memory": 0}, ["memory", "at least 1"]),
-        ({"pooled": True, "summed": True, "difference": "latent"}, ["pooled", "summed", "choose one"]),
-        ({"summed": True}, ["summed", "difference", "'latent'"]),
+        ({"weighting": "pooled"}, ["'pooled'", "'elementwise' or 'mean' or 'summed'"]),
+        ({"weighting": "summed"}, ["summed", "difference", "'latent'"]),
     ],
     ids=_name,
 )
@@ -117,8 +117,8 @@ def test_numbers_and_switches(how, said):
         (lambda: egcam.GradCAM(small_net(), gradient="expected"), "egcam.Expected()"),
         (lambda: egcam.GradientCAM(small_net(), weighting=3), "Weighting"),
         (lambda: egcam.attribution.registry.register("grad-cam", egcam.GradCAM), "registered already"),
-        (lambda: references.blurred(-1.0).draw(pictures(), [0, 1], 0, 0), "positive"),
-        (lambda: references.black(mean=[0.1, 0.2]).draw(pictures(), [0, 1], 0, 0), "2 channel values"),
+        (lambda: references.blurred(-1.0).draw(pictures(), [0, 1], 0, 0).images, "positive"),
+        (lambda: references.black(mean=[0.1, 0.2]).draw(pictures(), [0, 1], 0, 0).images, "2 channel values"),
     ],
 )
 def test_parts_that_cannot_be(make, said):

@@ -126,7 +126,7 @@ def test_captum_layer_gradient_shap_with_our_shares_is_the_latent_summed_map(
     attr: object, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module]
 ) -> None:
     network, image, other = build(), pictures(1), pictures(1, seed=4)
-    options = {"samples": 16, "reference": other, "difference": "latent", "summed": True, "layer": LAYER}
+    options = {"samples": 16, "reference": other, "difference": "latent", "weighting": "summed", "layer": LAYER}
     found, shares = recorded(lambda path: signed("expected-grad-cam", network, image, 1, path=path, **options))
     monkeypatch.setattr(np.random, "uniform", lambda low, high, size: np.array(shares))
     peer = attr.LayerGradientShap(network, network.features).attribute(image, other, n_samples=16, target=1)
@@ -136,7 +136,7 @@ def test_captum_layer_gradient_shap_with_our_shares_is_the_latent_summed_map(
 def test_captum_layer_gradient_shap_at_a_linear_head(attr: object) -> None:
     """The gradient is constant there, so captum's own shares do not matter."""
     network, images, other = flat_linear_head(), pictures(3), pictures(1, seed=4)
-    options = {"samples": 8, "reference": other, "difference": "latent", "summed": True, "layer": LAYER}
+    options = {"samples": 8, "reference": other, "difference": "latent", "weighting": "summed", "layer": LAYER}
     found = signed("expected-grad-cam", network, images, TARGETS, **options)
     peer = attr.LayerGradientShap(network, network.features).attribute(images, other, n_samples=3, target=TARGETS)
     torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
@@ -145,7 +145,7 @@ def test_captum_layer_gradient_shap_at_a_linear_head(attr: object) -> None:
 def test_captum_layer_gradient_shap_agrees_within_the_error(attr: object) -> None:
     """Many references and captum's own draws, which repeat references at random and so scatter more than ours."""
     network, image, others = signed_activations(), pictures(1), pictures(6, seed=4)
-    options = {"samples": 384, "reference": others, "difference": "latent", "summed": True, "layer": LAYER}
+    options = {"samples": 384, "reference": others, "difference": "latent", "weighting": "summed", "layer": LAYER}
     found = egcam.explain(network, image, "expected-grad-cam", 1, signed=True, batch_size=64, **options)
     np.random.seed(0)  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):

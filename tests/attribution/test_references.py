@@ -449,7 +449,7 @@ def test_a_mixture_takes_its_parts_in_turn() -> None:
         wanted = part.draw(images, [0, 1], sample // 2, 7)
         found = mixed.draw(images, [0, 1], sample, 7)
         assert torch.equal(found.images, wanted.images)
-        assert found.keys == [(sample % 2, key) for key in wanted.keys]
+        assert found.keys == [(*key, sample % 2) for key in wanted.keys]
         of_pool = [((sample // 2) % 3, (sample // 2) // 3)] * 2
         assert [tuple(visit) for visit in found.visits or []] == (
             [(0, sample // 2)] * 2 if sample % 2 == 0 else of_pool

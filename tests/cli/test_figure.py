@@ -162,7 +162,7 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_drawn() -> No
         (["mask", "one.png", "--mask", "own.py"], "own.py"),
         (["patches", "one.png", "two.png"], "shows one image, not 2"),
         (["patches", "one.png", "--methods", "grad-cam,cam"], "shows one method, not 2"),
-        (["patches", "one.png", "--patches", "99"], "from 1 to 49"),
+        (["patches", "one.png", "--patches", "99"], "pass 49 or less"),
         (["contrast", "one.png", "--target", "cat", "--contrast-with", "cat"], "contrasted with itself"),
         (["convergence", "one.png", "--methods", "grad-cam"], "is not sampled"),
         (["bars", "one.png", "--metrics", "deletoin"], "did you mean 'deletion'"),

@@ -253,9 +253,25 @@ def test_a_cube_that_both_kinds_of_modules_put_out_is_refused_but_for_those_modu
 
 
 def test_ablation_cam_does_not_mix_the_axes_of_a_channels_last_layer():
-    model = seeded(lambda: LastChannels(12)).eval()
-    with pytest.raises(LayerError, match=r"'block' puts out \(N, height, width, channels\)"):
-        egcam.explain(model, pictures(64, 64), "ablation-cam", layer="block")
+    """w_k = (y - y_k) / y with channel k, the last axis, set to zero."""
+    model, images = seeded(lambda: LastChannels(12)).eval(), pictures(64, 64)
+    outputs = []
+    handle = model.block.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
+    with torch.no_grad():
+        score = model(images)[:, 1]
+    handle.remove()
+    (activations,) = outputs
+    weights = []
+    for channel in range(activations.shape[3]):
+        ablated = activations.clone()
+        ablated[..., channel] = 0
+        handle = model.block.register_forward_hook(lambda module, inputs, output, put=ablated: put)
+        with torch.no_grad():
+            weights.append((score - model(images)[:, 1]) / score)
+        handle.remove()
+    wanted = torch.einsum("kn,nhwk->nhw", torch.stack(weights), activations)
+    found = egcam.explain(model, images, "ablation-cam", target=1, layer="block", signed=True)
+    torch.testing.assert_close(found.maps, wanted, rtol=1e-3, atol=1e-4)
 
 
 class Cube(nn.Module):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from egcam.studies import read_study, register_dataset, unregister_dataset
-from egcam.studies.config import StudyError, as_dict, identity, study_from
+from egcam.studies.config import StudyError, identity
 from egcam.studies.datasets import DataError, files_of, kinds, open_dataset, options_of
-from egcam.studies.specs import DataSpec
+from egcam.studies.specs import DataSpec, Study
 from support.data_sets import opened
 
 PLUGIN = """
@@ -74,12 +74,10 @@ def test_a_plugins_data_are_opened_with_the_options_of_the_file(folder):
     assert (data.whole.count, data.whole.table) == (5, folder / "t.csv")
     assert len(data) == 3
     assert {data[number].label for number in range(3)} < set(range(5))
-    assert study_from(as_dict(found)) == found
+    assert Study.model_validate(found.model_dump()) == found
     assert identity(found)["data"] == {
         "kind": "greys",
-        "images": 3,
         "size": None,
-        "part": None,
         "seed": 2,
         "count": 5,
     }

@@ -139,13 +139,13 @@ def test_the_exit_code_is_that_of_the_part_that_was_asked_for(tmp_path):
 def test_a_metric_that_raises_fails_the_unit_and_the_other_scores_stay(tmp_path, request, monkeypatch):
     file = troubled(tmp_path, request)
     usual = run_study(file, tmp_path / "usual", engine=InProcess())
-    from egcam.metrics import faithfulness
+    from egcam.metrics.faithfulness import Deletion
 
     def broken(*arguments, **options):
         raise RuntimeError("no curve today")
 
     with monkeypatch.context() as patch:
-        patch.setattr(faithfulness, "deletion_curve", broken)
+        patch.setattr(Deletion, "curve", broken)
         results = run_study(file, tmp_path / "out", engine=InProcess())
     assert {failure.cause for failure in results.failures} == {"deletion: RuntimeError: no curve today"}
     assert len(results.failures) == 4

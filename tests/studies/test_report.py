@@ -16,6 +16,7 @@ from PIL import Image
 from egcam.errors import InputError
 from egcam.metrics.registry import names
 from egcam.pages.escaping import in_latex, in_markdown
+from egcam.studies.manifest import ModelRecord
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.report import write_report
 from egcam.studies.results import ResultsError
@@ -296,7 +297,8 @@ def test_random_weights_are_said_wherever_the_numbers_are(tmp_path):
 @words_only
 def test_stand_ins_are_said(tmp_path):
     source = made(study(), 2, value)
-    source.models = {"net": {"size": [8, 8], "substitute": "stands in for VGG-16, whose weights are not at hand"}}
+    said = "stands in for VGG-16, whose weights are not at hand"
+    source.models = {"net": ModelRecord("", 0, "", (8, 8), note=said)}
     write_report(source, tmp_path)
     assert "net: stands in for VGG-16, whose weights are not at hand" in warnings_of(tmp_path)[0]
     assert "stands in for VGG-16" in (tmp_path / "report.tex").read_text()

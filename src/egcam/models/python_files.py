@@ -8,11 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
+# The modules that user files brought in from their own folders, and from which.
+_neighbours: dict[str, str] = {}
+
 
 def import_file(file: Path, name: str) -> ModuleType:
     """The module in a file, under a name of its own in `sys.modules`; what it raises is raised.
 
-    While it is imported it finds its neighbours: what lies in its folder can be imported by name.
+    While it is imported it finds its neighbours: what lies in its folder can be imported by name. Files in another
+    folder get neighbours of their own, also where these have the same names.
 
     Example:
         >>> import tempfile
@@ -29,6 +33,10 @@ def import_file(file: Path, name: str) -> ModuleType:
     folder = str(file.parent.resolve())
     # Dataclasses look their module up by name.
     sys.modules[name] = module
+    for neighbour in [known for known, where in _neighbours.items() if where != folder]:
+        sys.modules.pop(neighbour, None)
+        del _neighbours[neighbour]
+    before = set(sys.modules)
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
@@ -39,4 +47,7 @@ def import_file(file: Path, name: str) -> ModuleType:
         # The file may have changed the path itself.
         with suppress(ValueError):
             sys.path.remove(folder)
+        for new in set(sys.modules) - before - {name}:
+            if str(getattr(sys.modules[new], "__file__", None) or "").startswith(folder):
+                _neighbours[new] = folder
     return module

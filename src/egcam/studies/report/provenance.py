@@ -21,7 +21,7 @@ from egcam.studies.specs import ModelSpec
 
 RANDOM = "random"
 # Records may say that something stands in for something else.
-_REMARKS = ("substitute", "warning", "note")
+_REMARKS = ("note",)
 
 
 def heading(results: Results) -> str:
