@@ -345,8 +345,12 @@ def _curves(request: Request) -> Drawn:
     table, skipped = _evaluated(request, ",".join(panels), curves=True)
     curves: dict[str, dict[str, Curve]] = {panel: {} for panel in panels}
     for panel in panels:
-        for method in table.methods:
-            own = list(table.curves[method, panel].values())
+        # As in tables: methods that can be compared, on the images that all of these have.
+        are_compared = zip(table.methods, table.comparable(panel).compared, strict=True)
+        kept = {method: table.curves[method, panel] for method, is_compared in are_compared if is_compared}
+        common = sorted(set.intersection(*map(set, kept.values())), key=str) if kept else []
+        for method, by_image in kept.items():
+            own = [by_image[image] for image in common]
             curves[panel][method] = Curve(
                 torch.stack([one.fractions for one in own]), torch.stack([one.scores for one in own])
             )
