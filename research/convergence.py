@@ -1,7 +1,7 @@
 """How many passes Expected Grad-CAM takes to settle, for each sampling scheme.
 
     export EGCAM_DATA=…  EGCAM_HEADS=…                    # images and weights; what research/heads.py made
-    python research/convergence.py --cache grids --out docs/results
+    python research/convergence.py --cache grids --out research/reports
 
 For some images, sum_k dy/dA_k * A_k is measured on a grid of references and path points, and beside it along the path
 from the blurred image. A map of n samples is a mean over n places of that grid (linear between its points), whichever
@@ -279,9 +279,9 @@ def confirmed(subject: Subject, grid: Sequence[Tensor], arguments: argparse.Name
     for name in reversed(SAMPLINGS):
         total = 0.0
         for seed in range(2):
-            cam = egcam.ExpectedGradCAM(
-                classifier.model, subject.layer, reference=references, samples=samples, sampling=name, seed=seed
-            )
+            gradient = egcam.Expected(references, samples, sampling=name, seed=seed)
+            options = {"weighting": "elementwise", "negative": "agreed"}
+            cam = egcam.GradientCAM(classifier.model, subject.layer, gradient=gradient, **options)
             maps = cam(images[:count]).maps.flatten(1).double()
             total += sum(distance(one, truth.mean((0, 1))) for one, truth in zip(maps, grid, strict=False))
         simulated = [errors([one], name, [samples], 64)[0] for one in grid[:count]]

@@ -1,78 +1,60 @@
-"""How far the default map is from its limit after n samples, with the lattice and with plain Monte Carlo.
+"""How far the default's map of n samples is from its limit.
 
-    EGCAM_DATA=… EGCAM_HEADS=heads EGCAM_HALVES=halves.csv python research/default_error.py --images 4
+    EGCAM_DATA=… EGCAM_HEADS=heads EGCAM_HALVES=halves.csv python research/default_error.py --out research/scores
 
-`convergence.py` simulates many schemes on a grid of references; this runs the package as users get it: the default
-reference (blurred copies and colours in turn) and the default map. The error is ||map_n - map|| / ||map|| of raw maps,
-the mean over seeds and then the median over images; `map` is a run of 1,024 lattice samples with another seed.
+The error is ||map_n - truth|| / ||truth|| of signed maps, the truth being 2,048 samples of another seed with the same
+references: the package's photographs, and 32 images of the data.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 from pathlib import Path
-from statistics import median
 
-import networks
-import torch
+import pandas
+from cell_shapley import pictures
+from torch import Tensor
 
-from egcam import ExpectedGradCAM
-from egcam.models import zoo
-from egcam.photos.files import read_image
+import egcam
+from egcam.models.zoo import Classifier
 
-SAMPLES = (8, 16, 32, 64, 128)
-SCHEMES = ("monte-carlo", "lattice")
-
-
-def loaded() -> dict[str, tuple[zoo.Classifier, str]]:
-    """Networks with the layer explained."""
-    weights = Path(os.environ["EGCAM_DATA"]) / "weights" / "squeezenet1_1-deepscale-d97e37ae.pth"
-    return {
-        "AlexNet, three-layer head": (networks.alexnet(), "features.12"),
-        "SqueezeNet 1.1, features.9": (zoo.load("squeezenet1_1", weights=str(weights)), "features.9"),
-    }
+PLACES = {"alexnet": "features.12", "squeezenet1_1": "features.12", "mobilenet_v2": "features.13",
+          "efficientnet_lite0": "_blocks.10"}  # fmt: skip
+SAMPLES = (4, 8, 16, 32, 64, 128, 256)
 
 
-def pictures(count: int) -> list[Path]:
-    """Images of the half that defaults are chosen on."""
-    with open(os.environ["EGCAM_HALVES"], newline="") as file:
-        chosen = [row["file"] for row in csv.DictReader(file) if row["part"] == "choose"]
-    return [Path(os.environ["EGCAM_DATA"]) / "imagenet" / name for name in chosen[:: len(chosen) // count][:count]]
-
-
-def errors(classifier: zoo.Classifier, layer: str, file: Path, seeds: int) -> dict[tuple[str, int], float]:
-    """The mean relative error of one image's map, by scheme and number of samples."""
-    image = classifier.preprocessing(read_image(file))[None]
-
-    def made(samples: int, seed: int, sampling: str) -> torch.Tensor:
-        cam = ExpectedGradCAM(classifier.model, layer, samples=samples, seed=seed, sampling=sampling)  # type: ignore[arg-type]
-        return cam(image).maps
-
-    limit = made(1024, 999, "lattice")
-    return {
-        (scheme, samples): sum(
-            float((made(samples, seed, scheme) - limit).norm() / limit.norm()) for seed in range(seeds)
-        )
-        / seeds
-        for scheme in SCHEMES
-        for samples in SAMPLES
-    }
+def explained(
+    classifier: Classifier, layer: str, images: Tensor, references: object, samples: int, seed: int
+) -> egcam.Explanation:
+    options = {"reference": references, "samples": samples, "seed": seed, "signed": True}
+    return egcam.ExpectedGradCAM(classifier.model, layer, **options)(images)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=4)
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    print("| network | scheme | " + " | ".join(f"n = {samples}" for samples in SAMPLES) + " |")
-    print("| --- " * (len(SAMPLES) + 2) + "|")
-    for name, (classifier, layer) in loaded().items():
-        found = [errors(classifier, layer, file, options.seeds) for file in pictures(options.images)]
-        for scheme in SCHEMES:
-            cells = [f"{median(one[scheme, samples] for one in found):.3f}" for samples in SAMPLES]
-            print(f"| {name} | {scheme} | " + " | ".join(cells) + " |", flush=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    rows = []
+    for name, layer in PLACES.items():
+        classifier = egcam.zoo.load(f"{Path(__file__).parent / 'networks.py'}:{name}")
+        images = pictures(classifier, "confirm", given.images)
+        for kind, references in {"photographs": "photographs", "data": pictures(classifier, "reference", 32)}.items():
+            truth = explained(classifier, layer, images, references, 2048, 99).maps.flatten(1)
+            for samples in SAMPLES:
+                for seed in range(3):
+                    found = explained(classifier, layer, images, references, samples, seed)
+                    away = (found.maps.flatten(1) - truth).norm(dim=1) / truth.norm(dim=1)
+                    gap = (found.completeness.gap / found.completeness.expected).abs()
+                    rows += [
+                        {"model": f"{name}, {layer}", "references": kind, "samples": samples, "seed": seed,
+                         "image": image, "error": float(error), "gap": float(one)}
+                        for image, (error, one) in enumerate(zip(away, gap, strict=True))
+                    ]  # fmt: skip
+            pandas.DataFrame(rows).to_parquet(given.out / "default-error.parquet", index=False)
+            print(name, kind, flush=True)
+    table = pandas.DataFrame(rows).groupby(["model", "references", "samples"])[["error", "gap"]].median()
+    print(table.unstack().round(3).to_string())
 
 
 if __name__ == "__main__":

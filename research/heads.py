@@ -76,10 +76,12 @@ def main() -> None:
     parser.add_argument("name", choices=["alexnet", "vgg16"])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--plain", action="store_true", help="one crop of each image, not mirrored")
     options = parser.parse_args()
     model = body(options.name)
     trained, held_out = listed()
-    inputs, classes = features(model, trained, VIEWS, mirror=True)
+    views = VIEWS[:1] if options.plain else VIEWS
+    inputs, classes = features(model, trained, views, mirror=not options.plain)
     train(model.classifier, inputs, classes, options.epochs)
     unseen, truth = features(model, held_out, VIEWS[:1], mirror=False)
     with torch.inference_mode():

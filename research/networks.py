@@ -1,7 +1,9 @@
 """Networks that torchvision does not have, for measurements.
 
 `alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
-`resnet56`: for CIFAR-10.
+`mobilenet_v2`, `squeezenet1_1`, `efficientnet_lite0`: the published networks, the same functions made quick for long
+runs on a CPU: batch norms folded into the convolutions before them, channels last in memory.
+`resnet20`, `resnet56`, `vit`: for CIFAR-10; the last is trained by `research/vit.py`.
 
 The heads are trained by `research/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
 
@@ -13,13 +15,16 @@ The heads are trained by `research/heads.py`, which writes them into the folder 
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torchvision import models
 
+from egcam.models import zoo
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 
@@ -44,6 +49,7 @@ RANGES = [
     (330, 355, "mammal"),
     (363, 386, "mammal"),
 ]
+CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 _HIDDEN = 512
 
 
@@ -55,11 +61,8 @@ def coarse_class(label: int) -> int:
 
 def body(name: str) -> nn.Module:
     """The network with its real features and a head that is yet to be trained."""
-    data = os.environ.get("EGCAM_DATA")
-    if data is None:
-        raise RuntimeError("EGCAM_DATA must name the folder with the weights of the features")
     model = models.get_model(name, weights=None, init_weights=False) if name == "vgg16" else models.get_model(name)
-    state = torch.load(Path(data) / "weights" / f"{name}_features_fp16.pth", weights_only=True)
+    state = torch.load(_weights(f"{name}_features_fp16.pth"), weights_only=True)
     model.load_state_dict({key: value.float() for key, value in state.items()}, strict=False)
     torch.manual_seed(0)
     inputs = next(layer for layer in model.classifier if isinstance(layer, nn.Linear)).in_features
@@ -92,6 +95,55 @@ def alexnet() -> Classifier:
 def vgg16() -> Classifier:
     """VGG-16's features with the trained head."""
     return _trained("vgg16")
+
+
+_FOLDED = {  # a convolution and the batch norm after it, where they are attributes of a block
+    "_conv_stem": "_bn0",
+    "_expand_conv": "_bn0",
+    "_depthwise_conv": "_bn1",
+    "_project_conv": "_bn2",
+    "_conv_head": "_bn1",
+}
+
+
+def _quick(classifier: Classifier) -> Classifier:
+    for module in list(classifier.model.modules()):
+        children = dict(module.named_children())
+        pairs = [(name, _FOLDED[name]) for name in children if name in _FOLDED]
+        if isinstance(module, nn.Sequential):
+            names = list(children)
+            pairs += [
+                (first, second)
+                for first, second in pairwise(names)
+                if isinstance(children[first], nn.Conv2d) and isinstance(children[second], nn.BatchNorm2d)
+            ]
+        for convolution, norm in pairs:
+            setattr(module, convolution, fuse_conv_bn_eval(children[convolution], children[norm]))
+            setattr(module, norm, nn.Identity())
+    classifier.model.to(memory_format=torch.channels_last)
+    return classifier
+
+
+def mobilenet_v2() -> Classifier:
+    """MobileNetV2."""
+    return _quick(zoo.load("mobilenet_v2", weights=_weights("mobilenet_v2-b0353104.pth")))
+
+
+def squeezenet1_1() -> Classifier:
+    """SqueezeNet 1.1."""
+    return _quick(zoo.load("squeezenet1_1", weights=_weights("squeezenet1_1-deepscale-d97e37ae.pth")))
+
+
+def efficientnet_lite0() -> Classifier:
+    """EfficientNet-Lite0."""
+    return _quick(zoo.load("efficientnet-lite0"))
+
+
+def _weights(name: str) -> Path:
+    data = os.environ.get("EGCAM_DATA")
+    if data is None:
+        raise RuntimeError("EGCAM_DATA must name the folder with the weights")
+    return Path(data) / "weights" / name
 
 
 class _Block(nn.Module):
@@ -132,13 +184,33 @@ class CifarResNet(nn.Module):
 
 def resnet56() -> Classifier:
     """The CIFAR-10 network of 56 layers with its real weights."""
-    data = os.environ.get("EGCAM_DATA")
-    if data is None:
-        raise RuntimeError("EGCAM_DATA must name the folder with the weights")
-    state = torch.load(Path(data) / "weights" / "resnet56-4bfd9763.th", weights_only=True, map_location="cpu")[
-        "state_dict"
-    ]
-    model = CifarResNet(9)
+    return _cifar(9, "resnet56", "resnet56-4bfd9763.th")
+
+
+def resnet20() -> Classifier:
+    """The CIFAR-10 network of 20 layers with its real weights."""
+    return _cifar(3, "resnet20", "resnet20-12fca82f.th")
+
+
+def small_vit() -> nn.Module:
+    """A vision transformer for images of 32 pixels: 8 x 8 patches and a class token, four blocks; not yet trained."""
+    return models.VisionTransformer(
+        image_size=32, patch_size=4, num_layers=4, num_heads=4, hidden_dim=96, mlp_dim=192, num_classes=10
+    )
+
+
+def vit() -> Classifier:
+    """The small vision transformer with the weights research/vit.py trained."""
+    heads = os.environ.get("EGCAM_HEADS")
+    if heads is None:
+        raise RuntimeError("EGCAM_HEADS must name the folder research/vit.py wrote the weights into")
+    model = small_vit()
+    model.load_state_dict(torch.load(Path(heads) / "vit.pth", weights_only=True))
+    return Classifier(model.eval(), "vit", CIFAR_CLASSES, Preprocessing(size=(32, 32), resize=32))
+
+
+def _cifar(blocks: int, name: str, file: str) -> Classifier:
+    state = torch.load(_weights(file), weights_only=True, map_location="cpu")["state_dict"]
+    model = CifarResNet(blocks)
     model.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
-    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    return Classifier(model.eval(), "resnet56", names, Preprocessing(size=(32, 32), resize=32))
+    return Classifier(model.eval(), name, CIFAR_CLASSES, Preprocessing(size=(32, 32), resize=32))

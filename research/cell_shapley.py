@@ -1,0 +1,85 @@
+"""How well the maps of every method agree with the Shapley values of the layer's cells.
+
+    EGCAM_DATA=… python research/cell_shapley.py networks.py:mobilenet_v2 features.13 --images 8 --out scores/
+
+The referee fills empty cells with the activations of images of part "reference"; what the maps are compared with are
+the package's photographs, or other images of that part, so no map shares its references with the referee. Explained
+are the predictions on images of part "confirm" (EGCAM_HALVES: what `research/halves.py` wrote). Writes one Parquet
+file with the correlation of each image and method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas
+import torch
+from torch import Tensor
+
+import egcam
+from egcam.attribution.registry import create
+from egcam.models.zoo import Classifier
+from egcam.photos.files import read_image
+
+SIGNED = {"signed": True}
+METHODS: dict[str, dict[str, Any]] = {
+    "grad-cam": {}, "hires-cam": {}, "xgrad-cam": {}, "layer-cam": {}, "grad-cam++": {}, "ablation-cam": {},
+    "integrated-grad-cam": {"steps": 32}, "expected-grad-cam-paper": {"samples": 32},
+}  # fmt: skip
+
+
+def pictures(classifier: Classifier, part: str, count: int, begin: int = 0) -> Tensor:
+    """`count` images of a part, spread evenly over the list, which is in the order of the classes."""
+    data = Path(os.environ["EGCAM_DATA"])
+    with open(os.environ["EGCAM_HALVES"], newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == part]
+    rows = rows[begin :: len(rows) // count][:count]
+    return torch.stack([classifier.preprocess(read_image(data / "imagenet" / row["file"])) for row in rows])
+
+
+def explainers(model: torch.nn.Module, layer: str, data: Tensor) -> dict[str, egcam.Explainer]:
+    found = {name: create(name, model, layer=layer, **SIGNED, **options) for name, options in METHODS.items()}
+    for samples in (8, 12, 16, 32):
+        found[f"expected-grad-cam, {samples}"] = egcam.ExpectedGradCAM(model, layer, samples=samples, **SIGNED)
+    for count in (16, 32):
+        own = egcam.ExpectedGradCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
+        found[f"expected-grad-cam, data, {count}"] = own
+    found["expected-grad-cam, times A"] = egcam.ExpectedGradCAM(model, layer, difference="none", **SIGNED)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="as `egcam.zoo.load` takes it")
+    parser.add_argument("layer")
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--references", type=int, default=32)
+    parser.add_argument("--permutations", type=int, default=64)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    classifier = egcam.zoo.load(given.model)
+    model = classifier.model
+    images = pictures(classifier, "confirm", given.images)
+    referee = pictures(classifier, "reference", given.references)
+    data = pictures(classifier, "reference", 32, begin=7)
+    methods = explainers(model, given.layer, data)
+    rows = []
+    for number, image in enumerate(images):
+        truth = egcam.truth.cell_shapley(model, image[None], given.layer, referee, given.permutations)
+        for name, explainer in methods.items():
+            agreement = egcam.truth.cell_agreement(explainer(image[None]).maps, truth)
+            values = {key: float(getattr(agreement, key)) for key in ("pearson", "rank", "cosine")}
+            rows.append({"model": classifier.name, "layer": given.layer, "image": number, "method": name, **values})
+        table = pandas.DataFrame(rows)
+        given.out.mkdir(parents=True, exist_ok=True)
+        table.to_parquet(given.out / f"{classifier.name}-{given.layer}.parquet")
+        print(f"{number + 1} of {len(images)} images", flush=True)
+    print(table.groupby("method")[["pearson", "rank", "cosine"]].mean().sort_values("pearson").round(3).to_string())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Write docs/results/default.md and research/default_tables.md from the scores kept in research/scores.
+
+    python research/default_page.py
+
+Nothing on these pages is put together by hand; their first paragraphs are in research/pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas
+from score_tables import (
+    METRICS,
+    SCORES,
+    not_ahead,
+    reliability,
+    said_of,
+    scores,
+    standings_of,
+    tables_of_means,
+    verdicts,
+)
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "results" / "default.md"
+TABLES = HERE / "default_tables.md"
+CONFIRMED = {  # study: where its maps are made
+    "confirm-usual": "Each at its usual layer",
+    "confirm-vgg": "Each at its usual layer",
+    "confirm-cifar": "Each at its usual layer",
+    "confirm-vit": "Each at its usual layer",
+    "confirm-sensitivity": "Each at its usual layer",
+    "confirm-same": "All at the default's layer",
+}
+AT_USUAL_LAYERS = ("confirm-usual", "confirm-vgg", "confirm-cifar", "confirm-vit")
+
+
+def shapley() -> Iterator[str]:
+    """Correlation with the Shapley values: methods x networks."""
+    tables = [pandas.read_parquet(file) for file in sorted((SCORES / "shapley").glob("*.parquet"))]
+    table = pandas.concat(tables)
+    table["place"] = table.model + ", " + table.layer
+    average = table.pivot_table(index="method", columns="place", values="pearson")
+    average = average.loc[average.mean(axis=1).sort_values(ascending=False).index]
+    yield "| map at the layer | " + " | ".join(average.columns) + " |"
+    yield "| --- |" + " --- |" * len(average.columns)
+    counts = table.groupby("place").image.nunique()
+    yield "| *images* | " + " | ".join(str(counts[place]) for place in average.columns) + " |"
+    for method, row in average.iterrows():
+        yield f"| {method} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+    yield ""
+
+
+def truth() -> pandas.DataFrame:
+    """The scores of `egcam truth`: method, test, image, score."""
+    return pandas.read_parquet(SCORES / "truth.parquet").astype({"score": "float64"})
+
+
+def behind_in_known_answers() -> Iterator[str]:
+    """The tests in which another method is ahead."""
+    columns = {}
+    for test, part in truth().groupby("test", sort=False, observed=True):
+        columns[str(test)] = part.pivot(index="image", columns="method", values="score").dropna(axis=1)
+    found = standings_of(columns, {test: test != "walls" for test in columns})
+    yield from said_of("Tests with a known answer", found)
+
+
+def known_answers() -> Iterator[str]:
+    """What `egcam truth` found: methods x tests."""
+    table = truth()
+    average = table.pivot_table(index="method", columns="test", values="score", sort=False, observed=True)
+    order = average.drop(columns="walls").mean(axis=1).sort_values(ascending=False).index
+    yield "| method | " + " | ".join(f"{test} {'↓' if test == 'walls' else '↑'}" for test in average.columns) + " |"
+    yield "| --- |" + " --- |" * len(average.columns)
+    for method in order:
+        cells = ["" if pandas.isna(value) else f"{value:.2f}" for value in average.loc[method]]
+        yield f"| {method} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def steadiness() -> Iterator[str]:
+    """What steadies inner maps, one table for each network."""
+    for file in sorted((SCORES / "steadiness").glob("*.parquet")):
+        table = pandas.read_parquet(file)
+        average = table.drop(columns="image").groupby("method", sort=False).mean()
+        yield f"**{file.stem}**, {table.image.nunique()} images\n"
+        yield "| form | " + " | ".join(METRICS[metric][0] for metric in average.columns) + " |"
+        yield "| --- |" + " --- |" * len(average.columns)
+        for method, row in average.iterrows():
+            yield f"| {method} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+        yield ""
+
+
+def errors() -> Iterator[str]:
+    """How far the map is from its limit: networks x samples."""
+    table = pandas.read_parquet(SCORES / "default-error.parquet")
+    table = table.groupby(["model", "references", "samples"]).error.median().unstack()
+    yield "| network | references | " + " | ".join(f"n = {samples}" for samples in table.columns) + " |"
+    yield "| --- | --- |" + " --- |" * len(table.columns)
+    for (model, references), row in table.iterrows():
+        yield f"| {model} | {references} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+    yield ""
+
+
+def page(found: dict[str, pandas.DataFrame]) -> str:
+    """The short page: what is not ahead, known answers, verdicts."""
+    behind = [*behind_in_known_answers()]
+    behind += [line for name, table in found.items() for line in not_ahead(CONFIRMED[name], table)]
+    parts = [intro("default"), "## Where it is not ahead\n", *(behind or ["Nowhere in the tables below."]), ""]
+    parts += ["## Against the Shapley values of the layer's cells\n", _SHAPLEY, *shapley()]
+    parts += ["## Tests with a known answer\n", _TRUTH, *known_answers()]
+    parts += ["## Each method at its usual layer\n", _VERDICTS]
+    parts += verdicts(pandas.concat([found[name] for name in AT_USUAL_LAYERS if name in found]))
+    if "confirm-same" in found:
+        parts += ["## All methods at the layer of the default\n", *verdicts(found["confirm-same"], "hires-cam")]
+    if "confirm-sensitivity" in found:
+        parts += ["## How steady\n", *verdicts(found["confirm-sensitivity"])]
+    parts += section("steadiness", "", _STEADY, steadiness)
+    parts += ["## How far the metrics can be trusted\n", _RELIABILITY, *reliability(found["confirm-usual"])]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def tables(found: dict[str, pandas.DataFrame]) -> str:
+    """Every table of means, and those of the choice."""
+    parts = [intro("default_tables"), "## Each method at its usual layer\n"]
+    for name in AT_USUAL_LAYERS:
+        parts += tables_of_means(found[name]) if name in found else []
+    if "confirm-same" in found:
+        parts += ["## All methods at the layer of the default\n", *tables_of_means(found["confirm-same"])]
+    if "confirm-sensitivity" in found:
+        parts += ["## How steady\n", *tables_of_means(found["confirm-sensitivity"])]
+    parts += section("default-error.parquet", "## How many samples\n", _ERRORS, errors)
+    parts += ["## How the default was chosen\n", _CHOSEN]
+    for name in ("default-grid", "default-layers", "default-layers-cifar"):
+        table = scores(name)
+        assert table is not None, f"the scores of {name} are part of the repository"
+        parts += tables_of_means(table)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def intro(name: str) -> str:
+    """The first paragraphs of a page."""
+    return (HERE / "pages" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str]]) -> list[str]:
+    """A part of a page, if its scores are kept."""
+    return [heading, text, *lines()] if (SCORES / file).exists() else []
+
+
+_SHAPLEY = """\
+Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
+activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The referee's
+references are 32 images of the data that no map has seen. The maps' references are the package's photographs, or, where
+the name says so, other images of the data. The last number of a name is that of its samples.
+"""
+_TRUTH = """\
+`egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
+heat in the wrong place, so lower is better there; everywhere else higher is.
+"""
+_VERDICTS = """\
+The default's mean / Grad-CAM's, and where the default stands among all methods.
+"""
+_ERRORS = """\
+||map of n samples - limit|| / ||limit||, signed maps, the limit being 2,048 samples with the same references: the
+median over images and three seeds (`research/default_error.py`).
+"""
+_CHOSEN = """\
+On the other half of the images. "Difference" multiplies the gradient by A - A', "activation" by A; the number
+at the end is that of the samples, 32 unless said; "agreed" weighs negative evidence by how far the samples agree.
+"images, mixed, agreed" is the former default, with 16 samples.
+"""
+_STEADY = """\
+What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative
+change of the heat map under three draws of noise of a tenth of the image's range.
+"""
+_RELIABILITY = """\
+Split-half reliability of the order of the methods, controls among them (1: two halves of the images agree), and the
+metric whose order of the methods is most alike.
+"""
+
+
+def main() -> None:
+    kept = {name: scores(name) for name in CONFIRMED}
+    found = {name: table for name, table in kept.items() if table is not None}
+    PAGE.write_text(page(found), encoding="utf-8")
+    TABLES.write_text(tables(found), encoding="utf-8")
+    print(PAGE, TABLES, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

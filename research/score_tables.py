@@ -1,0 +1,187 @@
+"""Tables of kept scores, and what may be said of them: used by the script that writes the page of the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas
+
+from egcam.attribution.registry import is_control
+from egcam.evaluation.stats import holm, paired_difference, sign_flip_p, split_half_reliability
+
+SCORES = Path(__file__).parent / "scores"
+OURS = "expected-grad-cam"
+VARIANTS = ("expected, data",)
+METRICS = {  # name: (heading, higher is better, digits)
+    "insertion-deletion": ("ins-del ↑", True, 3),
+    "infidelity": ("infidelity ↓", False, 3),
+    "sparseness": ("sparseness ↑", True, 3),
+    "complexity": ("complexity ↓", False, 2),
+    "pointing-game": ("pointing ↑", True, 2),
+    "relevance-mass-accuracy": ("mass in box ↑", True, 3),
+    "relevance-rank-accuracy": ("rank in box ↑", True, 3),
+    "max-sensitivity": ("max-sensitivity ↓", False, 3),
+}
+_SURE = 0.05
+_DRAWS = 20_000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the default stands on one metric: methods it is ahead of and behind, and controls it does not beat."""
+
+    ahead: list[str]
+    behind: list[str]
+    others: list[str]
+    unbeaten: list[str]
+
+    @property
+    def word(self) -> str:
+        """As the tables print it; ° where a control is not beaten."""
+        found = "first" if len(self.ahead) == len(self.others) else "tied"
+        return (f"behind {len(self.behind)}" if self.behind else found) + "°" * bool(self.unbeaten)
+
+
+def scores(name: str) -> pandas.DataFrame | None:
+    """The long table of a study: model, method, image, metric, value."""
+    file = SCORES / f"{name}.parquet"
+    return pandas.read_parquet(file).astype({"value": "float64"}) if file.exists() else None
+
+
+def by_image(table: pandas.DataFrame, model: str, metric: str) -> pandas.DataFrame:
+    """Images x methods, only images that every method has a score of."""
+    part = table[(table.model == model) & (table.metric == metric)]
+    return part.pivot(index="image", columns="method", values="value").astype(float).dropna()
+
+
+def metrics_of(table: pandas.DataFrame, model: str) -> list[str]:
+    """The metrics a network has scores of, in the order of the tables."""
+    known = set(table[table.model == model].metric)
+    return [metric for metric in METRICS if metric in known]
+
+
+def standings(table: pandas.DataFrame, model: str) -> dict[str, Standing]:
+    """Where the default stands on each metric, by sign-flip tests, corrected over all comparisons of the network."""
+    columns = {metric: by_image(table, model, metric) for metric in metrics_of(table, model)}
+    return standings_of(columns, {metric: METRICS[metric][1] for metric in columns})
+
+
+def standings_of(columns: dict[str, pandas.DataFrame], higher: dict[str, bool]) -> dict[str, Standing]:
+    """The same for images x methods of each metric, and whether higher is better."""
+    gains: dict[tuple[str, str], float] = {}
+    chances: dict[tuple[str, str], float] = {}
+    for metric, found in columns.items():
+        sign = 1 if higher[metric] else -1
+        others = [name for name in found.columns if name != OURS and name not in VARIANTS]
+        gain = np.stack([sign * paired_difference(found[OURS].to_numpy(), found[one].to_numpy()) for one in others], 1)
+        for name, mean, chance in zip(others, gain.mean(0), sign_flip_p(gain, _DRAWS), strict=True):
+            gains[metric, name], chances[metric, name] = float(mean), float(chance)
+    corrected = dict(zip(chances, holm(np.array(list(chances.values()))), strict=True))
+    result = {}
+    for metric in columns:
+        names = [name for one, name in gains if one == metric]
+        sure = [name for name in names if corrected[metric, name] <= _SURE]
+        ahead = [name for name in sure if gains[metric, name] > 0]
+        behind = [name for name in sure if gains[metric, name] < 0 and not is_control(name)]
+        methods = [name for name in names if not is_control(name)]
+        controls = [name for name in names if is_control(name) and name not in ahead]
+        result[metric] = Standing([name for name in ahead if not is_control(name)], behind, methods, controls)
+    return result
+
+
+def tables_of_means(table: pandas.DataFrame) -> Iterator[str]:
+    """A table of means for each network, the best method of each column in bold; and where the default stands."""
+    for model in sorted(table.model.unique()):
+        metrics = metrics_of(table, model)
+        columns = {metric: by_image(table, model, metric) for metric in metrics}
+        yield f"**{model}**, {min(len(column) for column in columns.values())} images\n"
+        yield from _header(["method", *(METRICS[metric][0] for metric in metrics)])
+        average = pandas.DataFrame({metric: column.mean() for metric, column in columns.items()})
+        methods = average[[not is_control(name) for name in average.index]]
+        best = {m: methods[m].max() if METRICS[m][1] else methods[m].min() for m in metrics}
+        first = [name for name in (OURS, *VARIANTS) if name in average.index]
+        rest = [name for name in average.index if name not in first]
+        for method in [*first, *sorted(rest, key=is_control)]:
+            figures = []
+            for metric in metrics:
+                text = f"{average.loc[method, metric]:.{METRICS[metric][2]}f}"
+                figures.append(f"**{text}**" if average.loc[method, metric] == best[metric] else text)
+            yield f"| {method}{' *' * is_control(method)} | " + " | ".join(figures) + " |"
+        if OURS in average.index:
+            found = standings(table, model)
+            yield f"| *{OURS} is* | " + " | ".join(found[metric].word for metric in metrics) + " |"
+        yield ""
+
+
+def verdicts(table: pandas.DataFrame, against: str = "grad-cam") -> Iterator[str]:
+    """One row for each network: the default's mean, that of another method, and where the default stands."""
+    metrics = [metric for metric in METRICS if metric in set(table.metric)]
+    yield from _header(["network", "images", *(METRICS[metric][0] for metric in metrics)])
+    for model in sorted(table.model.unique()):
+        own = metrics_of(table, model)
+        columns = {metric: by_image(table, model, metric) for metric in own}
+        found = standings(table, model)
+        cells = []
+        for metric in metrics:
+            if metric not in own:
+                cells.append("")
+                continue
+            digits = METRICS[metric][2]
+            ours, other = (float(columns[metric][name].mean()) for name in (OURS, against))
+            cells.append(f"{ours:.{digits}f} / {other:.{digits}f} {_marked(found[metric].word)}")
+        yield f"| {model} | {min(len(column) for column in columns.values())} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def not_ahead(title: str, table: pandas.DataFrame) -> Iterator[str]:
+    """Every place where another method is ahead, or a control is not beaten."""
+    for model in sorted(table.model.unique()):
+        found = {METRICS[metric][0][:-2]: standing for metric, standing in standings(table, model).items()}
+        yield from said_of(f"{title}, {model}", found)
+
+
+def said_of(where: str, found: dict[str, Standing]) -> Iterator[str]:
+    """A line for each metric on which another method is ahead, and one for those on which a control is not beaten."""
+    for metric, standing in found.items():
+        if standing.behind:
+            yield f"- {where}: behind on {metric} ({', '.join(standing.behind)})."
+    unbeaten = [metric for metric, standing in found.items() if standing.unbeaten]
+    if unbeaten:
+        yield f"- {where}: not shown to beat every control on {', '.join(unbeaten)}."
+
+
+def reliability(table: pandas.DataFrame) -> Iterator[str]:
+    """How far two halves of the images agree on the methods' means, and which other metric a metric agrees with."""
+    models = sorted(table.model.unique())
+    metrics = [metric for metric in METRICS if metric in set(table.metric)]
+    yield from _header(["metric", *models, "agrees best with", "rank correlation"])
+    means = {
+        model: pandas.DataFrame(
+            {
+                metric: by_image(table, model, metric).mean() * (1 if METRICS[metric][1] else -1)
+                for metric in metrics_of(table, model)
+            }
+        )
+        for model in models
+    }
+    shared = [metric for metric in metrics if all(metric in means[model] for model in models)]
+    agreement = sum(means[model][shared].corr("spearman") for model in models) / len(models)
+    for metric in shared:
+        halves = [split_half_reliability(by_image(table, model, metric).to_numpy()) for model in models]
+        others = agreement[metric].drop(metric)
+        nearest = str(others.idxmax())
+        figures = " | ".join(f"{value:.2f}" for value in halves)
+        yield f"| {METRICS[metric][0][:-2]} | {figures} | {METRICS[nearest][0][:-2]} | {others[nearest]:.2f} |"
+    yield ""
+
+
+def _header(cells: list[str]) -> Iterator[str]:
+    yield "| " + " | ".join(cells) + " |"
+    yield "| --- |" + " --- |" * (len(cells) - 1)
+
+
+def _marked(word: str) -> str:
+    return f"**{word}**" if word.startswith("first") else word
