@@ -1,9 +1,10 @@
-"""Make the pictures of the documentation with egcam itself: the embedded network, photographs of scikit-image.
+"""Make the pictures of the documentation with egcam itself: the embedded network, free photographs.
 
 python docs/tools/docs_pictures.py            # all, into docs/pictures/
 python docs/tools/docs_pictures.py path bars  # some
 
-Needs the extras demo and study, no network connection, and a few minutes of one core.
+The photographs come with scikit-image; src/egcam/data/README.md names their authors and licences. Needs the extras demo
+and study, no network connection, and a quarter of an hour of one core.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from skimage import data
-from torch import Tensor
+from torch import Tensor, nn
 
 import egcam
 from egcam import figures
+from egcam.drawing.montages import montage
+from egcam.drawing.overlays import stack
 from egcam.figures.page import Page
 from egcam.figures.pictures import as_rgb, draw_coarse, draw_overlay, draw_picture
 from egcam.models.zoo import Classifier
@@ -48,8 +51,10 @@ OTHERS = (
     "immunohistochemistry",
     "moon",
 )
+# Those of `egcam demo`, all of them, whatever their scores.
+OF_HERO = ("rocket", "coffee", "astronaut", "chelsea")
 DPI = 140
-LARGEST = 150_000
+LARGEST = 250_000
 
 
 @dataclass
@@ -63,13 +68,18 @@ class Studio:
         """The network."""
         return self.classifier.model
 
+    @staticmethod
+    def whole(name: str) -> Image.Image:
+        """The photograph as it came."""
+        return Image.fromarray(getattr(data, name)()).convert("RGB")
+
     def photograph(self, name: str) -> Image.Image:
         """As the network sees it, before normalisation."""
-        return self.classifier.crop(Image.fromarray(getattr(data, name)()).convert("RGB"))
+        return self.classifier.crop(self.whole(name))
 
     def input(self, name: str) -> Tensor:
         """(C, H, W) as the network gets it."""
-        return self.classifier.preprocess(Image.fromarray(getattr(data, name)()).convert("RGB"))
+        return self.classifier.preprocess(self.whole(name))
 
     @cached_property
     def images(self) -> Tensor:
@@ -99,6 +109,38 @@ class Studio:
     def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation that pixels are normalised with."""
         return tuple(self.classifier.preprocessing.mean), tuple(self.classifier.preprocessing.std)
+
+
+def hero(studio: Studio) -> Figure:
+    """Grad-CAM at its usual layer and inside the network, and Expected Grad-CAM as it comes, each with its score."""
+    rows: dict[str, tuple[str, dict[str, object]]] = {
+        "Grad-CAM, last layer (7 × 7)": ("grad-cam", {}),
+        "Grad-CAM, inner layer (14 × 14)": ("grad-cam", {"layer": LAYER}),
+        "Expected Grad-CAM, egcam's default (14 × 14)": ("expected-grad-cam", {}),
+    }
+    side, gap, head, foot, top = 4.0, 0.16, 0.62, 0.5, 0.8
+    page = Page(len(OF_HERO) * (side + gap) - gap, top + len(rows) * (head + side + foot))
+    width, height = page.get_size_inches()
+    page.set_dpi(100)
+    for column, name in enumerate(OF_HERO):
+        image, picture, x = studio.input(name)[None], studio.photograph(name), column * (side + gap)
+        likely, label = studio.model(image).detach().softmax(1).max(1)
+        said = f"“{studio.classifier.class_name(int(label))}”, {float(likely):.0%}"
+        page.text((x + side / 2) / width, 1 - 0.45 / height, said, fontsize=26, ha="center", va="center")
+        case = None
+        for number, (title, (method, options)) in enumerate(rows.items()):
+            explanation = egcam.explain(studio.model, image, method, **options)
+            case = egcam.metrics.Case(studio.model, image, explanation) if case is None else case.explained(explanation)
+            scores = f"{float(egcam.metrics.InsertionDeletion(step=1568)(case)):z.2f}".replace("-", "−")
+            print(f"{name}, {title}: {scores}", flush=True)
+            y = height - top - number * (head + side + foot) - head - side
+            if column == 0:
+                page.text(0, (y + side + 0.2) / height, title, fontsize=27, weight="bold", va="bottom")
+            axes = page.add_axes((x / width, y / height, side / width, side / height))
+            axes.axis("off")
+            axes.imshow(explanation.overlay(picture, colormap="turbo")[0].resize((400, 400)))
+            page.text((x + side / 2) / width, (y - 0.08) / height, scores, fontsize=25, ha="center", va="top")
+    return page
 
 
 def first(studio: Studio) -> Figure:
@@ -168,9 +210,14 @@ def _hires_with_the_cats_activations(studio: Studio, points: Tensor, target: int
 
 
 def last_layer(studio: Studio) -> Figure:
-    """The same two methods at the last layer, where they agree, and inside the network, where they do not."""
+    """Two methods at the last layer, where the gradient is the same everywhere, and inside the network."""
     picture = studio.photograph("chelsea")
-    places = {"last layer": None, "_blocks.12": "_blocks.12", "_blocks.10": "_blocks.10", "_blocks.5": "_blocks.5"}
+    places = {
+        "last layer": "_swish:2",
+        "_blocks.12": "_blocks.12",
+        "_blocks.10": "_blocks.10",
+        "_blocks.5": "_blocks.5",
+    }
     methods = {"grad-cam": "Grad-CAM", "expected-grad-cam": "Expected\nGrad-CAM"}
     rows = [
         [egcam.explain(studio.model, studio.cat, method, layer=layer).heatmaps[0] for layer in places.values()]
@@ -180,13 +227,13 @@ def last_layer(studio: Studio) -> Figure:
 
 
 def weightings(studio: Studio) -> Figure:
-    """The expected gradient pooled, by location, and with the difference terms."""
+    """The default, and forms along a path of images."""
     picture = studio.photograph("chelsea")
     choices: dict[str, dict[str, object]] = {
-        "by location\n(default)": {},
-        "pooled": {"pooled": True},
-        "summed,\nlatent difference": {"summed": True, "difference": "latent"},
-        "by location,\ninput difference": {"difference": "input"},
+        "latent path,\nsummed (default)": {},
+        "path of images,\nsummed": {"path": "linear", "difference": "latent"},
+        "path of images,\nby location": {"path": "linear"},
+        "path of images,\npooled": {"path": "linear", "weighting": "mean"},
         "as in the paper": {"method": "expected-grad-cam-paper"},
     }
     row = []
@@ -200,10 +247,10 @@ def references(studio: Studio) -> Figure:
     """Expected Grad-CAM of one image with other references."""
     picture = studio.photograph("chelsea")
     kinds: dict[str, object] = {
+        "photographs (default)": egcam.attribution.references.photographs(*studio.pixel_statistics),
         "other images": studio.others,
-        "mixed (default)": "mixed",
         "blurred": "blurred",
-        "colours": "colours",
+        "mixed": "mixed",
         "black": egcam.attribution.references.black(*studio.pixel_statistics),
         "white": egcam.attribution.references.white(*studio.pixel_statistics),
     }
@@ -247,9 +294,9 @@ def convergence(studio: Studio) -> Figure:
     )
     for count, error in zip(found.samples, found.error, strict=True):
         print(f"{count:3d} samples, other images as references: relative error {error:.2f}")
-    for name, reference in (("blurred copies", "blurred"), ("other images", studio.others)):
-        settled = studio.explain(studio.cat, "expected-grad-cam", reference=reference, samples=32)
-        print(f" 32 samples, {name}: standard error {float(settled.error.norm() / settled.maps.norm()):.2f} of the map")
+    for name, reference in (("photographs", None), ("blurred copies", "blurred"), ("other images", studio.others)):
+        settled = studio.explain(studio.cat, "expected-grad-cam", reference=reference, samples=16)
+        print(f" 16 samples, {name}: standard error {float(settled.error.norm() / settled.maps.norm()):.2f} of the map")
     return figures.convergence(found, studio.photograph("chelsea"))
 
 
@@ -291,7 +338,71 @@ def patches(studio: Studio) -> Figure:
     return figures.top_patches(studio.photograph("chelsea"), heat)
 
 
+def dimensions(studio: Studio) -> Figure:
+    """A heart beat that comes out of turn, found by a network that learnt it, and a bright spot in a ball."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        beats, irregular = _heart_beats(128)
+        above = egcam.explain(_trained(beats, irregular), beats[int(irregular.argmax())], target=1).overlay()[0]
+        explanation = egcam.explain(_seeks_bright_spots(), _spotted_ball(), target=1)
+    below = montage(explanation.images, explanation.heatmaps, count=5, columns=5, side=165)
+    whole = stack([above, Image.new("RGB", (1, 14), "white"), below])
+    figure = Figure(figsize=(whole.width / DPI, whole.height / DPI))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.imshow(whole)
+    axes.axis("off")
+    return figure
+
+
+def _trained(signals: Tensor, labels: Tensor) -> nn.Module:
+    """A small network that tells the two kinds apart."""
+    net = nn.Sequential(
+        *(nn.Conv1d(2, 8, 9, padding=4), nn.ReLU(), nn.MaxPool1d(2)),
+        *(nn.Conv1d(8, 16, 9, padding=4), nn.ReLU(), nn.MaxPool1d(2)),
+        *(nn.Conv1d(16, 16, 9, padding=4), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(16, 2)),
+    )
+    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(30):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(signals), labels).backward()
+        optimiser.step()
+    return net.eval()
+
+
+def _heart_beats(count: int) -> tuple[Tensor, Tensor]:
+    """(count, 2, 400) rows of beats, and whether one more comes out of turn."""
+    time, labels = torch.arange(400), torch.randint(2, (count,))
+    signals = torch.zeros(count, 400)
+    for signal, label in zip(signals, labels, strict=True):
+        start = int(torch.randint(20, 60, (1,)))
+        for peak in range(start, 400, 80):
+            for height, away, width in ((1, 0, 3), (-0.2, 7, 3), (0.15, -15, 6), (0.25, 30, 9)):
+                signal += height * torch.exp(-(((time - peak - away) / width) ** 2))
+        extra = start + 80 * int(torch.randint(1, 4, (1,))) - 35
+        signal -= 0.8 * label * torch.exp(-(((time - extra) / 8) ** 2))
+    both = torch.stack([signals, 0.6 * signals.roll(2, 1)], 1)
+    return both + 0.03 * torch.randn(both.shape), labels
+
+
+def _seeks_bright_spots() -> nn.Module:
+    """A network of volumes whose class 1 is: somewhere the mean of 27 voxels is above 0.6."""
+    mean, head = nn.Conv3d(1, 1, 3, padding=1), nn.Linear(1, 2)
+    nn.init.constant_(mean.weight, 1 / 27)
+    nn.init.constant_(mean.bias, -0.6)
+    head.weight.data = torch.tensor([[-1.0], [1.0]])
+    return nn.Sequential(mean, nn.ReLU(), nn.MaxPool3d(2), nn.AdaptiveAvgPool3d(1), nn.Flatten(), head).eval()
+
+
+def _spotted_ball() -> Tensor:
+    """(1, 20, 28, 28)."""
+    depth, row, column = torch.meshgrid(*(torch.linspace(-1, 1, side) for side in (20, 28, 28)), indexing="ij")
+    ball = 0.5 * ((depth**2 + row**2 + column**2) < 0.8)
+    spot = 0.5 * torch.exp(-((depth - 0.1) ** 2 + (row + 0.2) ** 2 + (column - 0.3) ** 2) / 0.03)
+    return (ball + spot + 0.03 * torch.randn(ball.shape))[None]
+
+
 PICTURES: dict[str, Callable[[Studio], Figure]] = {
+    "hero": hero,
     "first": first,
     "saturation": saturation,
     "path": path,
@@ -303,14 +414,16 @@ PICTURES: dict[str, Callable[[Studio], Figure]] = {
     "bars": bars,
     "contrast": contrast,
     "patches": patches,
+    "dimensions": dimensions,
 }
-DRAWINGS = ("saturation", "curves", "bars")
+DRAWINGS = ("saturation", "curves", "bars", "dimensions")
+WIDE = ("hero",)  # drawn at 100 dots an inch
 
 
 def write(figure: Figure, name: str) -> Path:
     """Photographs as JPEG, drawings as PNG with few colours: small enough for a page of documentation."""
     raw = io.BytesIO()
-    figure.savefig(raw, format="png", dpi=DPI, facecolor="white")
+    figure.savefig(raw, format="png", dpi=100 if name in WIDE else DPI, facecolor="white")
     picture = Image.open(raw).convert("RGB")
     if name in DRAWINGS:
         file = OUT / f"{name}.png"
