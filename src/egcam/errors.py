@@ -48,6 +48,18 @@ class NonFiniteMapWarning(UserWarning):
     """A map holds NaN or infinite values."""
 
 
+class InputWarning(UserWarning):
+    """Images that seem not to be what the model was trained with: 0 to 255, or channels last."""
+
+
+class IncompleteMapWarning(UserWarning):
+    """A map that should share out the whole score leaves a part of it out."""
+
+
+class SameForNextClassWarning(UserWarning):
+    """A map points at the same places whatever class is asked for."""
+
+
 class FailedEvaluationWarning(UserWarning):
     """In `egcam.evaluate` a method or metric raised an error; its scores are NaN there, and the rest went on."""
 
@@ -75,6 +87,8 @@ def near_misses(word: str, known: Iterable[str], most: int = 3) -> str:
         close = [name for name in names if word.lower() in name.lower()][:most]
     if close:
         return "did you mean " + " or ".join(repr(name) for name in close) + "?"
+    if not names:
+        return "there are none"
     shown = ", ".join(repr(name) for name in names[:most])
     return f"known are {shown}, … ({len(names)} in all)" if len(names) > most else f"known are {shown}"
 

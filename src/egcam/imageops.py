@@ -1,6 +1,13 @@
-"""Operations on images and maps: enlarge, scale, fuse, blur."""
+"""Operations on images and maps: enlarge, scale, fuse, blur.
+
+"Image" stands for whatever a network looks at, (N, C, *size): a signal has size (L,), an image (H, W), a volume
+(D, H, W) and a video (T, H, W). A map has one value for each place of it, (N, *size).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,12 +15,55 @@ from torch.nn import functional
 
 from egcam.errors import SamplingError
 
+Size = tuple[int, ...]
 
-def upsampled(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """(N, h, w) maps at (N, H, W): bilinear, corners not aligned."""
-    if tuple(maps.shape[-2:]) == tuple(size):
+_LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+def places(images: Tensor) -> tuple[int, ...]:
+    """The axes of (N, C, *size) that are places: all but the first two.
+
+    >>> places(torch.zeros(2, 3, 4, 5)), places(torch.zeros(2, 3, 4))
+    ((2, 3), (2,))
+    """
+    return tuple(range(2, images.ndim))
+
+
+def size_of(images: Tensor) -> Size:
+    """The size of (N, C, *size): (L,), (H, W), (D, H, W) or (T, H, W)."""
+    return tuple(images.shape[2:])
+
+
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    """(N,) numbers as (N, 1, …, 1), with as many axes as `like`; (N, K) as (N, K, 1, …, 1).
+
+    >>> by_row(torch.ones(2), torch.zeros(2, 3, 4)).shape
+    torch.Size([2, 1, 1])
+    """
+    return values.reshape(*values.shape, *[1] * (like.ndim - values.ndim))
+
+
+def of_dimension(operation: str, dimensions: int) -> Callable[..., Any]:
+    """torch's function for signals (1), images (2) or volumes (3), as conv2d for "conv" and 2."""
+    found: Callable[..., Any] = getattr(functional, f"{operation}{dimensions}d")
+    return found
+
+
+def interpolated(values: Tensor, size: Sequence[int], align_corners: bool = False) -> Tensor:
+    """(N, C, *size) at another size: linear along every axis."""
+    mode = _LINEAR[values.ndim - 2]
+    return functional.interpolate(values, size=tuple(size), mode=mode, align_corners=align_corners)
+
+
+def upsampled(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """(N, *s) maps at another size: linear along every axis, corners not aligned.
+
+    >>> upsampled(torch.tensor([[0.0, 1.0]]), (4,)).tolist()
+    [[0.0, 0.25, 0.75, 1.0]]
+    """
+    if tuple(maps.shape[1:]) == tuple(size):
         return maps
-    return functional.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+    return interpolated(maps[:, None], size)[:, 0]
 
 
 def scaled(maps: Tensor) -> Tensor:
@@ -23,12 +73,17 @@ def scaled(maps: Tensor) -> Tensor:
     >>> scaled(torch.tensor([[[1.0, 4.0]], [[0.0, 0.0]]])).tolist()
     [[[0.25, 1.0]], [[0.0, 0.0]]]
     """
-    largest = maps.abs().amax((1, 2), keepdim=True)
+    largest = _largest(maps)
     return maps / largest.masked_fill(largest == 0, 1)
 
 
-def heatmaps(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """(N, H, W) in [0, 1], or [-1, 1] for signed maps: upsampled, then divided by the largest absolute value.
+def _largest(maps: Tensor) -> Tensor:
+    """(N, 1, …) each map's largest absolute value."""
+    return maps.abs().amax(tuple(range(1, maps.ndim)), keepdim=True)
+
+
+def heatmaps(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """(N, *size) in [0, 1], or [-1, 1] for signed maps: upsampled, then divided by the largest absolute value.
 
     >>> import torch
     >>> heatmaps(torch.tensor([[[1.0, 4.0]]]), (1, 2)).tolist()
@@ -38,11 +93,14 @@ def heatmaps(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def fused(maps: list[Tensor]) -> Tensor:
-    """One map from the maps of several layers: each upsampled to the finest, divided by its maximum, then averaged."""
+    """One map from the maps of several layers: each upsampled to the finest, divided by its maximum, then averaged.
+
+    The finest has along every axis as many places as the map with the most.
+    """
     if len(maps) == 1:
         return maps[0]
-    height, width = max(tuple(layer.shape[-2:]) for layer in maps)
-    parts = [scaled(upsampled(layer, (height, width))) for layer in maps]
+    size = _finest(maps)
+    parts = [scaled(upsampled(layer, size)) for layer in maps]
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -53,27 +111,45 @@ def fused_errors(errors: list[Tensor], maps: list[Tensor]) -> Tensor:
     """An upper bound of the fused map's standard error: the layers' errors, scaled as their maps, averaged."""
     if len(errors) == 1:
         return errors[0]
-    height, width = max(tuple(layer.shape[-2:]) for layer in maps)
-    total = errors[0].new_zeros(len(errors[0]), height, width)
+    size = _finest(maps)
+    total = errors[0].new_zeros(len(errors[0]), *size)
     for error, layer in zip(errors, maps, strict=True):
-        largest = upsampled(layer, (height, width)).abs().amax((1, 2), keepdim=True)
-        total = total + upsampled(error, (height, width)) / largest.masked_fill(largest == 0, 1)
+        largest = _largest(upsampled(layer, size))
+        total = total + upsampled(error, size) / largest.masked_fill(largest == 0, 1)
     return total / len(errors)
 
 
-def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
-    """Blur (N, C, H, W) with a Gaussian of `sigma` pixels; the border is mirrored."""
-    if sigma <= 0:
+def _finest(maps: list[Tensor]) -> Size:
+    return tuple(max(sizes) for sizes in zip(*(layer.shape[1:] for layer in maps), strict=True))
+
+
+def gaussian_blur(images: Tensor, sigma: float | Sequence[float]) -> Tensor:
+    """Blur (N, C, *size) with a Gaussian of `sigma` pixels, the same along every axis or one each; borders mirrored."""
+    axes = places(images)
+    sigmas = list(sigma) if isinstance(sigma, Sequence) else [sigma] * len(axes)
+    if not all(one > 0 for one in sigmas):
         raise SamplingError(f"the blur's sigma must be positive, not {sigma}")
-    for dim in (2, 3):
-        size = images.shape[dim]
-        radius = min(int(3 * sigma + 0.5), size - 1)
+    convolve = of_dimension("conv", len(axes))
+    for axis, one in zip(axes, sigmas, strict=True):
+        radius = min(int(3 * one + 0.5), images.shape[axis] - 1)
         if radius < 1:
             continue
         offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-        weights = (-0.5 * (offsets / sigma) ** 2).exp()
-        weights = (weights / weights.sum()).reshape((1, 1, -1, 1) if dim == 2 else (1, 1, 1, -1))
-        padding = (0, 0, radius, radius) if dim == 2 else (radius, radius, 0, 0)
+        weights = (-0.5 * (offsets / one) ** 2).exp()
+        weights = along(weights / weights.sum(), axis, images.ndim)
+        # torch counts what it pads from the last axis on.
+        padding = [0] * (2 * len(axes))
+        start = 2 * (images.ndim - 1 - axis)
+        padding[start : start + 2] = radius, radius
         padded = functional.pad(images, padding, mode="reflect")
-        images = functional.conv2d(padded.flatten(0, 1)[:, None], weights)[:, 0].reshape(images.shape)
+        images = convolve(padded.flatten(0, 1)[:, None], weights)[:, 0].reshape(images.shape)
     return images
+
+
+def along(values: Tensor, axis: int, axes: int) -> Tensor:
+    """(K,) values laid along one of that many axes: (1, …, K, …, 1).
+
+    >>> along(torch.ones(5), 2, 4).shape
+    torch.Size([1, 1, 5, 1])
+    """
+    return values.reshape([-1 if number == axis else 1 for number in range(axes)])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from numbers import Integral
 
 import torch
 from torch import Tensor
+
+from egcam.errors import SamplingError
 
 
 def generator(seed: int, *key: int | str) -> torch.Generator:
@@ -16,6 +19,9 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     >>> torch.equal(torch.rand(2, generator=generator(0, "a")), torch.rand(2, generator=generator(0, "a")))
     True
     """
+    given: object = seed
+    if not isinstance(given, Integral):
+        raise SamplingError(f"a seed is a whole number, not {seed!r}; the same seed gives the same draws")
     digest = blake2b(repr((int(seed), *key)).encode(), digest_size=8).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
 

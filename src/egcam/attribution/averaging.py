@@ -17,6 +17,7 @@ from egcam.attribution.moments import Moments, powers
 from egcam.attribution.options import is_whole
 from egcam.attribution.task import Task, chunks
 from egcam.errors import SamplingError
+from egcam.imageops import by_row
 
 _CHECK_FROM = 4  # replicates before a standard error is believed enough to stop on it
 
@@ -29,11 +30,13 @@ class Wanted:
         order: how many moments of the gradient the weighting needs.
         sizes: whether the mean of |g| is needed as well.
         rectify: whether maps will be rectified; the stopping rule looks at what the user will see.
+        by_channel: False where channels are only added up, so that d * g may come with a single one.
     """
 
     order: int = 1
     sizes: bool = False
     rectify: bool = True
+    by_channel: bool = True
 
 
 MapOf: TypeAlias = Callable[[list[Moments], Tensor], list[Tensor]]
@@ -66,7 +69,10 @@ class Evaluations(ABC):
 
     @abstractmethod
     def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
-        """d * g at each layer, (B, K, h, w), for all images of all runs in order; d is the difference term."""
+        """d * g at each layer, (B, K, h, w), for all images of all runs in order; d is the difference term.
+
+        (B, 1, h, w), their sum over the channels, where nobody wants them one by one.
+        """
 
     def channel_factors(self, images: Tensor) -> list[Tensor] | None:
         """A factor for each channel of each layer, (n or 1, K, 1, 1), or None for 1."""
@@ -228,7 +234,7 @@ class _Ledger:
             mean, scatter = self.mean[layer], self.scatter[layer]
             rows = own.to(mean.device)
             away = new - mean[rows]
-            share = (weight / self.weight[own]).to(mean.device, mean.dtype)[:, None, None]
+            share = by_row((weight / self.weight[own]).to(mean.device, mean.dtype), mean)
             mean[rows] += share * away
             scatter[rows] += weight * away * (new - mean[rows])
 
@@ -246,7 +252,7 @@ class _Ledger:
 
     def _divisor(self, own: Tensor, like: Tensor) -> Tensor:
         divisor = (self.replicates[own] - 1).clamp_min(1) * self.weight[own]
-        return divisor.to(like.device, like.dtype)[:, None, None]
+        return by_row(divisor.to(like.device, like.dtype), like)
 
     def within(self, own: Tensor, tolerance: float) -> Tensor:
         """Which images have ||error|| <= tolerance * ||map|| at every layer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypeGuard, Unpack
 
 import torch
@@ -20,7 +19,6 @@ from egcam.attribution.path_points import Difference
 from egcam.attribution.paths import PathLike
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
-from egcam.attribution.sampling import Sampling
 from egcam.attribution.task import Task, chunks
 from egcam.attribution.weightings import (
     Elementwise,
@@ -29,13 +27,18 @@ from egcam.attribution.weightings import (
     Normalised,
     PlusPlus,
     Positive,
+    Summed,
     Weighting,
     WeightingLike,
     as_weighting,
 )
 from egcam.errors import MethodError, ModelError, TargetError
-from egcam.models.layers import Layer
+from egcam.imageops import by_row, places
+from egcam.models.layers import Layer, layer_before_curved_tail
 from egcam.models.targets import by_class, class_scores
+from egcam.models.trace import Trace
+
+_UNIFORM = Kernel("uniform", scale=1.0)
 
 
 class GradientCAM(Explainer):
@@ -45,9 +48,10 @@ class GradientCAM(Explainer):
         model: the classifier.
         layer: where; see `Explainer`.
         gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
-        weighting: how it weighs the channels: a `Weighting`; its name, "mean" (Grad-CAM), "elementwise" (HiRes-CAM),
-            "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++) or "summed" (the gradient times
-            its difference term, the attribution itself); or a function (gradient, activations) -> weights.
+        weighting: how it weighs the channels: a `Weighting`; its name, "mean" (Grad-CAM), "elementwise" (HiResCAM),
+            "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++), "principal" (Eigen-Grad-CAM) or
+            "summed" (the gradient times its difference term, the attribution itself); or a function
+            (gradient, activations) -> weights.
         negative: the weight of negative evidence in m = sum_k c_k, c_k = w_k A^k. A number from 0 to 1 multiplies
             negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": the samples' negative
             contributions are weighted by how consistently the samples agree on the sign, see `Weighting.map`; for a
@@ -86,7 +90,7 @@ class GradientCAM(Explainer):
 
     def _explain(self, task: Task) -> Maps:
         negative = 1.0 if self.signed else self.negative
-        # Not passed on where it is 1: a weighting of one's own may have a map without it.
+        # Not passed on where it is 1: a weighting of yours may have a map without it.
         less: dict[str, Negative] = {} if negative == 1.0 else {"negative": negative}
 
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
@@ -95,7 +99,8 @@ class GradientCAM(Explainer):
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        wanted = Wanted(self.weighting.order, negative == "agreed", not self.signed)
+        by_channel = not (isinstance(self.weighting, Summed) and negative == 1.0)
+        wanted = Wanted(self.weighting.order, negative == "agreed", not self.signed, by_channel)
         found = self.gradient.estimate(task, wanted, map_of)
         return found if self.weighting.is_complete else replace(found, completeness=None)
 
@@ -132,8 +137,8 @@ class _NamedCAM(GradientCAM):
     ) -> None:
         if "weighting" in common:
             raise MethodError(
-                f"{self.name} has a weighting of its own, with another it would be another method: "
-                "that is egcam.GradientCAM(model, gradient=..., weighting=...)"
+                f"{self.name} is defined by its weighting; for another one "
+                "use egcam.GradientCAM(model, gradient=..., weighting=...)"
             )
         super().__init__(model, layer, gradient=gradient, negative=negative, **common)
 
@@ -165,7 +170,7 @@ class GradCAM(_NamedCAM):
     usual=True,
 )
 class HiResCAM(_NamedCAM):
-    """HiRes-CAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
+    """HiResCAM (Draelos and Carin, 2020): map = relu( sum_k dy/dA^k * A^k ), position by position."""
 
     weighting = Elementwise()
 
@@ -243,52 +248,53 @@ class SmoothGradCAMPlusPlus(_NamedCAM):
 @register(
     "expected-grad-cam",
     label="Expected Grad-CAM",
-    summary="gradients averaged over the way from reference images to the image, by location",
+    summary="what each place adds to the score, integrated from reference images to the image at the layer",
     group="gradient",
-    cost=8,
+    cost=3,
     line=("vermillion", "-", "o"),
     usual=True,
     highlight=True,
 )
 class ExpectedGradCAM(_NamedCAM):
-    """Expected Grad-CAM: a CAM on the gradient's expectation over references, path points and smoothing noise.
+    """Expected Grad-CAM: a CAM on the gradient's expectation over references and the path from them to the image.
 
-        z_s = path(x'_s, x, a_s) + eta_s,     W_s = k d_s * dy/dA at z_s
-        weighting="elementwise" (default)   c_s,k = W_s,k * A^k
-        weighting="mean"                    c_s,k = mean_ij(W_s,k) A^k
-        weighting="summed"                  c_s,k = W_s,k, with a difference term: the layer attribution itself
-        P_k = 1/n sum_s relu(c_s,k),     N_k = 1/n sum_s relu(-c_s,k),     r_k = |P_k - N_k| / (P_k + N_k)
-        negative="agreed" (default)    map = relu( sum_k P_k - r_k N_k )
-        negative=1                     map = relu( sum_k P_k - N_k ), the CAM of the averaged weights
+        z_s = A'_s + a_s (A - A'_s),     W_s = (A - A'_s) * dy/dA at z_s,     A'_s = f(x'_s)
+        map = relu( 1/n sum_s sum_k W_s,k )
 
-    Negative contributions are thus weighted by how consistently the samples agree on their sign; at a linear head they
-    do, and the map is that of HiRes-CAM. With mean weights samples and positions must agree: there P_k + N_k is the
-    mean of |W_s,k| over both, times |A^k|. A signed map is the average of the sums themselves. The paper's formula is
-    the registered method "expected-grad-cam-paper". What each choice does to the map's quality was measured before it
-    became the default.
+    A and A' are what the layer outputs for the image and for a reference. Before the ReLU the map adds up to
+    y(x) - E[y(x')] as n grows, at any layer that nothing goes around: it says how much of the score each place is
+    worth (`explanation.completeness`). Only what follows the layer is run for each sample, so a map costs little more
+    than Grad-CAM's before a small head.
+
+    This is our form of the method. The paper's formula, pooled weights along a path of images, is the registered method
+    "expected-grad-cam-paper"; other forms are made of `path`, `difference` and `weighting`, or of `GradientCAM` and
+    `Expected`, which also takes smoothing noise.
 
     Args:
         model: the classifier.
-        layer: where; see `Explainer`.
-        reference: what x' is drawn from: images of the data set, a name, …; see `Expected`. By default blurred copies
-            of the image and plain colours in turn, which needs no data.
+        layer: where; see `Explainer`. By default the last spatial layer where a head that is not linear follows it;
+            else, as in ResNets, the last layer of the next finer resolution, 14 x 14 at 224 pixels. Where the gradient
+            is the same at all points, an average has nothing to add: one layer further in the map is finer and says
+            more.
+        reference: what x' is drawn from: images of the data set, a name, …; see `Expected`. Images of your own data
+            are best. By default photographs that come with the package; for images that have neither 1 nor 3
+            channels, and for signals, volumes and video, blurred copies and plain colours.
         samples: n, the most path points for each image.
         seed: of all draws.
-        path: "linear", "subset", "latent" or a callable; see `Expected`.
-        kernel: smoothing noise; see `Kernel`.
-        difference: "none", "input", "latent" or "increment"; see `Expected`.
-        sampling: "lattice", "stratified" or "monte-carlo"; see `Expected`.
+        path: "latent", "linear", "subset" or a callable; see `Expected`.
+        difference: "latent", "none", "input" or "increment"; see `Expected`. By default "latent" on the latent path,
+            else "none".
+        weighting: "summed", the attribution itself; "elementwise", times A; "mean", pooled, times A. By default
+            "summed" where there is a difference, else "elementwise".
         tolerance: the relative standard error of the map at which sampling stops.
-        weighting: "elementwise", "mean" or "summed".
-        negative: the weight of negative evidence; see `GradientCAM`.
         common: the options all explainers take.
 
     Example:
-        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
-        >>> cam = ExpectedGradCAM(net, reference="black", samples=8, signed=True)
-        >>> explanation = cam(torch.rand(2, 1, 8, 8), target=0)
-        >>> explanation.maps.shape, explanation.passes
-        (torch.Size([2, 6, 6]), 18)
+        >>> head = [nn.Flatten(), nn.Linear(72, 4), nn.Tanh(), nn.Linear(4, 3)]
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), *head)
+        >>> explanation = ExpectedGradCAM(net, reference="black", signed=True)(torch.rand(2, 1, 8, 8), target=0)
+        >>> explanation.maps.shape, bool((explanation.completeness.gap.abs() < 1e-3).all())
+        (torch.Size([2, 6, 6]), True)
     """
 
     def __init__(
@@ -299,26 +305,16 @@ class ExpectedGradCAM(_NamedCAM):
         reference: ReferenceLike = None,
         samples: int = 32,
         seed: int = 0,
-        path: PathLike = "linear",
-        kernel: KernelLike = None,
-        difference: Difference = "none",
-        sampling: Sampling = "lattice",
+        path: PathLike = "latent",
+        difference: Difference | None = None,
+        weighting: Literal["summed", "elementwise", "mean"] | None = None,
         tolerance: float | None = None,
-        weighting: Literal["elementwise", "mean", "summed"] = "elementwise",
-        negative: Negative = "agreed",
         **common: Unpack[Common],
     ) -> None:
-        gradient = Expected(
-            reference,
-            samples,
-            path=path,
-            kernel=kernel,
-            difference=difference,
-            sampling=sampling,
-            tolerance=tolerance,
-            seed=seed,
-        )
-        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
+        difference = difference or ("latent" if path == "latent" else "none")
+        weighting = weighting or ("elementwise" if difference == "none" else "summed")
+        gradient = Expected(reference, samples, path=path, difference=difference, tolerance=tolerance, seed=seed)
+        super().__init__(model, layer, gradient=gradient, **common)
         if weighting not in _OF_EXPECTED:
             raise MethodError(
                 f"the weighting of Expected Grad-CAM is {' or '.join(map(repr, _OF_EXPECTED))}, not {weighting!r}; "
@@ -331,31 +327,62 @@ class ExpectedGradCAM(_NamedCAM):
             )
         self.weighting = as_weighting(weighting)
 
+    def usual_layer(self, trace: Trace) -> str:
+        """The last one before a tail that is not all but linear; see `layer_before_curved_tail`."""
+        return layer_before_curved_tail(self.model, trace)
 
-_OF_EXPECTED = ("elementwise", "mean", "summed")
 
-register(
+_OF_EXPECTED = ("summed", "elementwise", "mean")
+
+
+@register(
     "expected-grad-cam-paper",
-    partial(
-        ExpectedGradCAM,
-        difference="input",
-        weighting="mean",
-        kernel=Kernel("uniform", scale=1.0),
-        negative=1.0,
-    ),
     label="Expected Grad-CAM (paper)",
-    summary="the same as its paper writes it: difference term, pooled weights, uniform kernel",
+    summary="as its paper writes it: along a path of images, with pooled weights and a uniform kernel",
     group="gradient",
     cost=14,
     line=("orange", "-", "D"),
     highlight=True,
 )
+class ExpectedGradCAMOfPaper(_NamedCAM):
+    """Expected Grad-CAM as its paper writes it (Buono et al., 2024).
+
+        z_s = x'_s + a_s (x - x'_s) + eta_s,     w_k = 1/n sum_s mean_ij( f_k(x - x'_s) * dy/dA^k at z_s )
+        map = relu( sum_k w_k A^k )
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        reference: what x' is drawn from; see `Expected`. By default blurred copies and plain colours.
+        samples: n.
+        seed: of all draws.
+        kernel: of eta; see `Kernel`.
+        tolerance: the relative standard error of the map at which sampling stops.
+        common: the options all explainers take.
+    """
+
+    weighting = GradientMean()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        reference: ReferenceLike = None,
+        samples: int = 32,
+        seed: int = 0,
+        kernel: KernelLike = _UNIFORM,
+        tolerance: float | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        gradient = Expected(reference, samples, kernel=kernel, difference="input", tolerance=tolerance, seed=seed)
+        super().__init__(model, layer, gradient=gradient, **common)
 
 
 @register(
     "integrated-grad-cam",
     label="Integrated Grad-CAM",
-    summary="grad-cam averaged over the way from a black image to the image",
+    summary="grad-cam averaged over the path from a black image to the image",
     group="gradient",
     cost=12,
     line=("green", "-", "d"),
@@ -406,13 +433,13 @@ class IntegratedGradCAM(Explainer):
         for batch in chunks(pairs, task.batch_size):
             own = torch.tensor([row for _, row in batch], device="cpu")
             shares = images.new_tensor([self._share(step) for step, _ in batch])
-            points = images[own] - (1 - shares[:, None, None, None]) * (images[own] - baselines[own])
+            points = images[own] - (1 - by_row(shares, images)) * (images[own] - baselines[own])
             seen = task.gradients(points, own)
             for layer, (activations, gradient) in enumerate(zip(seen.activations, seen.gradients, strict=True)):
                 rise = wide_enough(activations)
                 if at_baseline is not None:
                     rise = rise - at_baseline[layer][own.to(rise.device)]
-                maps = (wide_enough(gradient).mean((2, 3), keepdim=True) * rise).sum(1)
+                maps = (wide_enough(gradient).mean(places(gradient), keepdim=True) * rise).sum(1)
                 maps = maps if self.signed else maps.relu()
                 for place, (_, row) in enumerate(batch):
                     totals[layer][row] += maps[place]
@@ -454,7 +481,7 @@ class CAM(Explainer):
         for point, layer in zip(task.probe.points, task.activations, strict=True):
             weights = by_class(self._weights(point.name, layer, outputs).T, self.classes).T
             rows = weights[task.indices.to(weights.device)].to(layer.device)
-            maps.append((rows[:, :, None, None] * wide_enough(layer)).sum(1))
+            maps.append((by_row(rows, layer) * wide_enough(layer)).sum(1))
         return Maps(maps)
 
     def _weights(self, name: str, layer: Tensor, outputs: Tensor) -> Tensor:
@@ -484,15 +511,15 @@ class CAM(Explainer):
         )
 
 
-def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    if isinstance(module, nn.Conv2d):
-        return module.kernel_size == (1, 1) and module.groups == 1
+def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d]:
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return set(module.kernel_size) == {1} and module.groups == 1
     return isinstance(module, nn.Linear)
 
 
-def _makes(module: nn.Linear | nn.Conv2d, layer: Tensor, outputs: Tensor) -> bool:
+def _makes(module: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, layer: Tensor, outputs: Tensor) -> bool:
     """Whether `outputs` (N, C) are W mean_ij(A) + b of the linear layer, as far as rounding lets one tell."""
-    weight, pooled = wide_enough(module.weight.detach().flatten(1)), wide_enough(layer).mean((2, 3))
+    weight, pooled = wide_enough(module.weight.detach().flatten(1)), wide_enough(layer).mean(places(layer))
     bias = weight.new_zeros(len(weight)) if module.bias is None else wide_enough(module.bias.detach())
     pooled, found = pooled.to(weight), wide_enough(outputs.detach()).to(weight)
     rounding = max(_ROUNDING.get(tensor.dtype, 1e-4) for tensor in (module.weight, layer, outputs))

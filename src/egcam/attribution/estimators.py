@@ -4,6 +4,7 @@
     Smooth       averaged over noisy copies of the image
     Integrated   averaged along the straight path from one baseline
     Expected     averaged over references, path points and noise: the estimator of Expected Grad-CAM
+    Augmented    any of them at mirrored, scaled and brighter copies (augmented.py)
 
 Every estimator fits every gradient CAM. The averaged ones evaluate the gradient at points z_s and average d_s * g_s,
 with d the difference term (1 unless asked for).
@@ -143,14 +144,14 @@ class Integrated(Estimator):
             difference=self.difference,
             seed=self.seed,
         )
-        return averaged(task, _between(task, baseline, plan), Design((self.steps,)), wanted, map_of)
+        return averaged(task, _between(task, baseline, plan, wanted), Design((self.steps,)), wanted, map_of)
 
 
-def _between(task: Task, reference: Reference, plan: PathPlan) -> Evaluations:
+def _between(task: Task, reference: Reference, plan: PathPlan, wanted: Wanted) -> Evaluations:
     """The evaluations on a path, after the first pass over the images."""
     if isinstance(plan.path, Latent):
         task.first_pass_with_tails()
-        return LatentPoints(task, reference, plan)
+        return LatentPoints(task, reference, plan, wanted.by_channel)
     task.first_pass()
     return PathPoints(task, reference, plan)
 
@@ -169,8 +170,9 @@ class Expected(Estimator):
     and kept. Everything that does not pass through the layer (a skip connection around it) is computed from the image.
 
     Args:
-        reference: images (a tensor, data set or loader), a name ("mixed", "blurred", "colours", "noise", "uniform",
-            "constant", "black", "white"), a callable, or None: "mixed", blurred copies and plain colours in turn.
+        reference: images (a tensor, data set or loader), a name ("photographs", "mixed", "blurred", "colours",
+            "noise", "uniform", "constant", "black", "white"), a callable, or None: "photographs" on the latent path,
+            else "mixed", blurred copies and plain colours in turn.
         samples: n, the number of path points.
         path: "linear", x' + a (x - x'); "subset", a share a of the pixels of x' replaced by those of x; a callable
             (references, images, a) -> points; or "latent".
@@ -225,7 +227,8 @@ class Expected(Estimator):
         """
         if self.is_latent:
             assert isinstance(self.reference, Reference)
-            return 1 if self.reference.is_kept else 1 + (self.samples if self.reference.varies else 1)
+            source = self.reference.for_path(None, latent=True)
+            return 1 if source.is_kept else 1 + (self.samples if source.varies else 1)
         kernel = as_kernel(self.kernel)
         evaluations = self.samples * self._per_sample
         to_layer = {"none": 0, "input": evaluations, "latent": self.samples, "increment": 2 * evaluations}
@@ -251,4 +254,5 @@ class Expected(Estimator):
             per_sample=self._per_sample,
         )
         design = Design(replicates, self._per_sample, self.tolerance)
-        return averaged(task, _between(task, self.reference, plan), design, wanted, map_of)
+        source = self.reference.for_path(task.images, self.is_latent)
+        return averaged(task, _between(task, source, plan, wanted), design, wanted, map_of)

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import is_dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from egcam.attribution.checksums import checksum_of_weights
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.attribution.maps import Maps
 from egcam.attribution.options import is_whole
 from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
-from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, ZeroMapWarning, warn_user
-from egcam.imageops import fused, fused_errors
+from egcam.errors import EgcamError, InputError, ModelError, NonFiniteMapWarning, TargetError, ZeroMapWarning, warn_user
+from egcam.imageops import Size, fused, fused_errors, size_of
 from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
-from egcam.models.inputs import ExtraInputs, check_images, plain_model
-from egcam.models.layers import INPUT, Layer, LayerPoint, last_spatial_layer, resolve
+from egcam.models.dimensions import dimensions_of
+from egcam.models.image_targets import Setting, image_part
+from egcam.models.inputs import (
+    ExtraInputs,
+    FromList,
+    check_images,
+    is_listed,
+    plain_model,
+    warn_if_channels_last,
+    warn_if_up_to_255,
+)
+from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
 from egcam.models.layout import Layout
+from egcam.models.place_layers import place_layers
 from egcam.models.reading import Reshape, as_reshape
-from egcam.models.restore import untouched
+from egcam.models.restore import add_hook, untouched
 from egcam.models.rows import check_rows
-from egcam.models.targets import Score, Target, Targets, known_classes
+from egcam.models.targets import Score, Target, Targets, imagenet_classes, known_classes
+from egcam.models.tokens import are_tokens
 from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
 _MOST_AT_ONCE = 64
-_SMALL = 8  # so few passes are made in one go, without asking what they need
+_SMALL = 8  # so few passes are made in one go, if the memory budget allows
 
 
 class Explainer(ABC):
@@ -43,7 +60,9 @@ class Explainer(ABC):
     Args:
         model: the classifier. Compiled and DataParallel wrappers are seen through.
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
-            a list of those (each map upsampled to the finest, divided by its maximum, averaged), or None: found.
+            a list of those (each map upsampled to the finest, divided by its maximum, averaged); "last" for the last
+            spatial layer, where maps are steadiest; "inner" for the one further in that Expected Grad-CAM takes where
+            the last tells little, where they are finer; or None, the method's own choice.
         score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
             or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
@@ -52,15 +71,21 @@ class Explainer(ABC):
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
-        reshape: for layers that do not put out (N, channels, height, width): "tokens" for (N, length, channels), its
-            grid read off the network and the image; (height, width) for tokens on that grid; a callable that makes
-            (N, channels, height, width) of the output. (N, height, width, channels) is recognised; "channels-last" and
-            "channels-first" say so where it is not.
+        reshape: for layers that do not output (N, channels, height, width). Tokens (N, length, channels), their grid
+            read off the network and the image, and (N, height, width, channels) are recognised; "tokens",
+            "channels-last" and "channels-first" say so where they are not. (height, width) is for tokens on that grid;
+            a callable makes (N, channels, height, width) of the output.
+        dimensions: 1 for signals (N, C, L), 2 for images, 3 for volumes and video; None is inferred from the model's
+            convolutions.
     """
 
     name: ClassVar[str]
     at_input: ClassVar[bool] = False
     cpu_memory: ClassVar[int] = 384 * 2**20
+    cause_of_zero: ClassVar[str] = (
+        "the gradient is zero at the layer, as where the output is saturated or the layer does not reach the target; "
+        "'expected-grad-cam' averages the gradient over a path and so sees past saturation"
+    )
 
     def __init__(
         self,
@@ -73,24 +98,31 @@ class Explainer(ABC):
         batch_size: int | None = None,
         memory: int | None = None,
         reshape: Reshape | None = None,
+        dimensions: int | None = None,
     ) -> None:
         self.model = plain_model(model)
+        self._listed = isinstance(model, FromList)
         self.score = score
         self.classes = known_classes(model, classes) or known_classes(self.model, classes)
-        self.signed = signed
+        if not isinstance(signed, bool | np.bool_):
+            raise InputError(f"signed is True or False, not {signed!r}")
+        self.signed = bool(signed)
         self.batch_size = _positive(batch_size, "batch_size")
         self.memory = _positive(memory, "memory")
         self.method = self.name
         self._layer = layer
         self._reshape = as_reshape(reshape)
+        self.dimensions = dimensions
+        self._dimensions: dict[tuple[int, ...], int] = {}
         self._layout = Layout()
         self._references = ReferenceActivations()
         self._traces: dict[tuple[int, ...], Trace | None] = {}
         self._points: tuple[LayerPoint, ...] | None = None
+        self._by_image: bool | None = None
         Targets(None, 0, score)
         if self.at_input:
             self._points = (INPUT,)
-        elif layer is not None:
+        elif layer is not None and not is_word(layer, self.model):
             self._points = resolve(self.model, layer, lambda: "")
 
     # -- what a method fills in ------------------------------------------------------------------
@@ -104,9 +136,13 @@ class Explainer(ABC):
         """Passes through the network for each image, where that is known beforehand."""
         return 1
 
-    def passes_at(self, channels: int) -> int:
-        """Passes for each image at a layer of so many channels; tails behind the layer are not counted."""
+    def passes_at(self, channels: int, size: int = 224) -> int:
+        """Passes for each image of `size` x `size` pixels at a layer with that many channels; tails are not counted."""
         return self.passes
+
+    def usual_layer(self, trace: Trace) -> str:
+        """The layer explained where none is named."""
+        return last_spatial_layer(trace)
 
     def _options(self) -> dict[str, Any]:
         """What the method was set to, for the record."""
@@ -116,7 +152,7 @@ class Explainer(ABC):
 
     def __call__(
         self,
-        images: Tensor,
+        images: Tensor | Sequence[Tensor],
         target: Target = None,
         *,
         inputs: Sequence[Any] = (),
@@ -126,27 +162,42 @@ class Explainer(ABC):
         """Explain images.
 
         Args:
-            images: (N, C, H, W) floats, preprocessed as the model expects; (C, H, W) for one image, answered likewise.
-            target: None (each image's predicted class), a class index or name, one of those for each image, or a
-                callable from the model's output to one number per row; it also sees sampled batches of other sizes,
-                so it must treat every row alike.
+            images: (N, C, H, W) floats, preprocessed as the model expects; (C, H, W) for one image, answered likewise;
+                or a list of images of one size, which the model then gets as a list, too, as detectors want it.
+                Signals (N, C, L), volumes (N, C, D, H, W) and video (N, C, T, H, W) for models of such, or one of them.
+            target: None (each image's predicted class), a class index or name, one of `egcam.targets`, or one of those
+                for each image. Callables in a list get their image's part of the output and return a number. A
+                single callable gets the whole output and returns one number for each row; it also sees sampled batches
+                of other sizes, so it must treat every row alike.
             inputs: further positional inputs of the model. Tensors with N rows go with the images row by row; what all
                 images have in common, such as text prompts, is passed as `egcam.shared(…)`.
             keywords: further keyword inputs of the model, treated alike.
-            progress: called with (passes done, passes expected) as the work goes on.
+            progress: called with (passes done, passes expected) as the work proceeds.
         """
-        single = isinstance(images, Tensor) and images.ndim == 3
-        given = images
-        images = check_images(images, self.model)
-        extra = ExtraInputs(len(images), tuple(inputs), dict(keywords or {}))
-        targets = Targets(target, len(images), self.score, self.classes)
+        listed = self._listed or is_listed(images)
+        dimensions = self._dimensions_of(images, inputs, keywords or {}) if isinstance(images, Tensor) else 2
+        if dimensions == 2:
+            warn_if_channels_last(images)
+        single = isinstance(images, Tensor) and images.ndim == dimensions + 1
+        given = images if isinstance(images, Tensor) else None
+        images = check_images(images, self.model, dimensions)
+        warn_if_up_to_255(images)
+        given = images if given is None else given
+        extra = ExtraInputs(len(images), tuple(inputs), dict(keywords or {}), listed)
+        setting = Setting(
+            size=(images.shape[-2], images.shape[-1]), run=lambda one: self._output_of(one, images, extra)
+        )
         meter = Meter(progress)
         meter.expect(len(images) * self.passes)
         tasks: list[Task] = []
         found: list[Maps] = []
-        with untouched(self.model, images.device):
+        with untouched(self.model, images.device), _export_guards_explained():
+            targets = Targets(target, len(images), self.score, self.classes, setting)
             check_rows(self.model, images, extra)
-            points = self._layer_points(images, extra)
+            points = self._layer_points(images, extra, targets)
+            self._refuse_embeddings(images, extra, targets)
+            if self.batch_size != 1 and self._runs_by_image(points, images, extra):
+                return self._one_by_one(given, listed, target, inputs, keywords, progress)
             probe = Probe(
                 self.model, points, extra, self._reshape, self._layout, lambda some: self._trace_of(some, extra)
             )
@@ -168,7 +219,7 @@ class Explainer(ABC):
                 )
                 found.append(self._explain(task))
                 tasks.append(task)
-        return self._explanation(given, tasks, found, points, meter, single)
+        return self._explanation(given, size_of(images), tasks, found, points, meter, single, targets.descriptions)
 
     def stream(
         self,
@@ -176,6 +227,8 @@ class Explainer(ABC):
         target: Target = None,
         *,
         labels: bool = True,
+        inputs: Sequence[Any] | Callable[[Any], Sequence[Any]] = (),
+        keywords: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Explanation]:
         """Explain batch after batch, holding on to none.
@@ -183,9 +236,13 @@ class Explainer(ABC):
         The explanations count on in `start`, so that all of them can be saved to one folder.
 
         Args:
-            loader: gives batches of images, or pairs (images, labels).
+            loader: gives batches of images, or pairs (images, labels); what follows in a batch is for `inputs` and
+                `keywords` to pick.
             target: as in a call. When None and the batches have labels, the labels are explained,
             labels: unless this is False; then it is the predictions.
+            inputs: further positional inputs of the model: as in a call, or a function that gets them out of a batch,
+                e.g. `lambda batch: (batch[2],)`.
+            keywords: further keyword inputs of the model, or a function of the batch.
             progress: as in a call, for each batch anew.
         """
         parameter = next(self.model.parameters(), None)
@@ -195,7 +252,13 @@ class Explainer(ABC):
             if parameter is not None:
                 images = images.to(parameter.device)
             use_marks = target is None and labels and marks is not None
-            explanation = self(images, marks if use_marks else target, progress=progress)
+            explanation = self(
+                images,
+                marks if use_marks else target,
+                inputs=inputs(batch) if callable(inputs) else inputs,
+                keywords=keywords(batch) if callable(keywords) else keywords,
+                progress=progress,
+            )
             yield replace(explanation, start=start)
             start += len(explanation)
 
@@ -209,19 +272,69 @@ class Explainer(ABC):
         layer = "found" if self._points is None else " + ".join(point.name for point in self._points)
         return f"{type(self).__name__}({type(self.model).__name__}, layer={layer!r})"
 
+    def _runs_by_image(self, points: Sequence[LayerPoint], images: Tensor, extra: ExtraInputs) -> bool:
+        """Whether images must be run one at a time: their layers run for each, as in some detectors, or mix them."""
+        if self._by_image is None:
+            trace = self._trace_of(images, extra)
+            may_be = extra.listed or (trace is not None and trace.places == "boxes")
+            self._by_image = (may_be and _runs_twice(self.model, points, images, extra)) or _mixes_images(self.model)
+        return self._by_image
+
+    def _one_by_one(self, images: Tensor, listed: bool, target: Target, *more: Any) -> Explanation:
+        """Explain with one image in each pass."""
+        alone = copy(self)
+        alone.batch_size = 1
+        inputs, keywords, progress = more
+        return alone(list(images) if listed else images, target, inputs=inputs, keywords=keywords, progress=progress)
+
+    def _output_of(self, image: Tensor, images: Tensor, extra: ExtraInputs) -> Any:
+        """The model's output for another image than the explained ones, whose further inputs are the first one's."""
+        args, kwargs = extra.rows(torch.zeros(1, dtype=torch.long, device="cpu"))
+        with torch.no_grad():
+            return image_part(self.model(extra.images(image[None].to(images, copy=True)), *args, **kwargs), 1, 0)
+
     # -- layer and batch size --------------------------------------------------------------------
 
-    def _layer_points(self, images: Tensor, extra: ExtraInputs) -> tuple[LayerPoint, ...]:
+    def _dimensions_of(self, images: Tensor, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+        shape = tuple(images.shape)
+        if shape not in self._dimensions:
+            self._dimensions[shape] = dimensions_of(self.model, images, self.dimensions, inputs, keywords)
+        return self._dimensions[shape]
+
+    def _layer_points(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> tuple[LayerPoint, ...]:
         if self._points is None:
-            trace = self._traces[tuple(images.shape[1:])] = dry_run(self.model, images, extra)
-            self._points = resolve(self.model, None, lambda: last_spatial_layer(trace))
+            trace = self._traces[tuple(images.shape[1:])] = dry_run(self.model, images, extra, targets.reader())
+            if targets.are_of_embeddings:
+                # A layer with as many channels as there are outputs is then no map of class scores.
+                trace = replace(trace, classes=None)
+            several = self._several_layers(trace) if self._layer is None else []
+            self._points = resolve(self.model, several or None, lambda: self._found(trace))
         return self._points
+
+    def _several_layers(self, trace: Trace) -> list[str]:
+        places = place_layers(trace)
+        streams = [] if places else parallel_layers(trace)
+        return streams if len(streams) > 1 else places
+
+    def _refuse_embeddings(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> None:
+        """The largest number of an embedding is no predicted class."""
+        if None not in targets.wanted:
+            return
+        trace = self._trace_of(images, extra)
+        if trace is not None and trace.is_headless:
+            raise TargetError(
+                f"this network has no classification head: its {trace.classes} outputs are an embedding, and none of "
+                "them is a predicted class. Pass a target, e.g. target=egcam.targets.Similarity(an_image), a callable, "
+                "or the index of an output"
+            )
+
+    def _found(self, trace: Trace) -> str:
+        word = self._layer
+        return BY_WORD[word](self.model, trace) if is_word(word, self.model) else self.usual_layer(trace)
 
     def _images_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
         if self.batch_size is not None:
             return self.batch_size
-        if self.memory is None and len(images) * self.passes <= _SMALL:
-            return len(images) * self.passes
         needed = self._bytes_per_image(images, points, extra)
         if needed is None:
             return _SMALL
@@ -243,10 +356,10 @@ class Explainer(ABC):
         if trace is None:
             return _SMALL
         needed = trace.bytes_of_tail([point.name for point in points])
-        fitting = min(_MOST_AT_ONCE, self._budget(images.device) // max(1, needed))
+        most = _MOST_AT_ONCE
         if images.device.type == "cpu" and self.memory is None:
-            fitting = max(_SMALL, min(fitting, _CPU_CACHED // max(1, needed)))
-        return max(1, fitting)
+            most = max(_SMALL, min(most, _CPU_CACHED // max(1, needed)))
+        return max(1, min(most, self._budget(images.device) // max(1, needed)))
 
     def _trace_of(self, images: Tensor, extra: ExtraInputs) -> Trace | None:
         shape = tuple(images.shape[1:])
@@ -271,11 +384,13 @@ class Explainer(ABC):
     def _explanation(
         self,
         images: Tensor,
+        size: Size,
         tasks: list[Task],
         found: list[Maps],
         points: Sequence[LayerPoint],
         meter: Meter,
         single: bool,
+        described: tuple[str, ...] | None,
     ) -> Explanation:
         layers = [torch.cat(parts) for parts in zip(*(part.maps for part in found), strict=True)]
         shown = layers if self.signed else [layer.relu() for layer in layers]
@@ -298,7 +413,7 @@ class Explainer(ABC):
         assert scores is not None
         return Explanation(
             maps=maps,
-            size=(int(images.shape[-2]), int(images.shape[-1])),
+            size=size,
             targets=whole([task.indices for task in tasks]),
             scores=scores,
             predictions=whole([task.predictions for task in tasks]),
@@ -310,9 +425,11 @@ class Explainer(ABC):
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed},
-            classes=None if self.classes is None else tuple(self.classes),
+            classes=_names(self.classes, tasks),
             images=images,
             outputs=whole([task.outputs for task in tasks]),
+            described=described,
+            weights_checksum=checksum_of_weights(self.model),
         )
 
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:
@@ -326,11 +443,45 @@ class Explainer(ABC):
         zero = [i for i in range(len(shown[0])) if all(not bool(layer[i].any()) for layer in shown)]
         if zero:
             activations = torch.cat([task.activations[0] for task in tasks]) if tasks[0].activations else None
-            cause = _cause_of_zero(zero[0], before, activations)
+            unread = _are_unread_tokens(tasks[0])
+            cause = _unmatched(zero[0], tasks) or _cause_of_zero(zero[0], before, activations, unread)
+            cause = cause or self.cause_of_zero
             warn_user(
                 f"{self.method}: the map of image {_few(zero)} is zero everywhere: {cause}",
                 ZeroMapWarning,
             )
+
+
+@contextmanager
+def _export_guards_explained() -> Iterator[None]:
+    """An exported network that is run with other shapes than it was exported for says so in a sentence."""
+    try:
+        yield
+    except AssertionError as error:
+        if not str(error).startswith("Guard failed"):
+            raise
+        raise ModelError(
+            f"this network was exported for inputs of one shape ({error}), and methods run batches of several sizes: "
+            "explain the network it was exported from, or export it with a dynamic batch dimension"
+        ) from error
+
+
+def _runs_twice(model: nn.Module, points: Sequence[LayerPoint], images: Tensor, extra: ExtraInputs) -> bool:
+    """Whether two images make a layer run twice."""
+    calls: Counter[str] = Counter()
+    wanted = [point for point in points if point.module is not None and point.call is None]
+    args, kwargs = extra.rows(torch.zeros(2, dtype=torch.long, device="cpu"))
+    with ExitStack() as stack:
+        for point in wanted:
+            assert point.module is not None
+            stack.callback(add_hook(point.module, partial(_count, calls, point.name)).remove)
+        with torch.no_grad():
+            model(extra.images(images[:1].repeat(2, 1, 1, 1)), *args, **kwargs)
+    return any(calls[point.name] > 1 for point in wanted)
+
+
+def _count(calls: Counter[str], name: str, *_: object) -> None:
+    calls[name] += 1
 
 
 def _together(parts: list[Completeness | None], layers: list[Tensor], single: bool) -> Completeness | None:
@@ -345,20 +496,53 @@ def _together(parts: list[Completeness | None], layers: list[Tensor], single: bo
     )
 
 
+def _names(classes: Sequence[str] | None, tasks: list[Task]) -> tuple[str, ...] | None:
+    """The class names, those of ImageNet where targets were understood by them."""
+    if classes is None and any(isinstance(one, str) for task in tasks for one in task.targets.wanted):
+        return imagenet_classes()
+    return None if classes is None else tuple(classes)
+
+
 def _few(numbers: list[int]) -> str:
     shown = ", ".join(map(str, numbers[:5]))
     return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"
 
 
-def _cause_of_zero(image: int, before: list[Tensor], activations: Tensor | None) -> str:
+def _unmatched(image: int, tasks: list[Task]) -> str | None:
+    """Why the score of an image is exactly 0, where its target knows."""
+    for task in tasks:
+        if image < len(task.images):
+            assert task.scores is not None
+            return task.targets.why_zero(image) if float(task.scores[image]) == 0 else None
+        image -= len(task.images)
+    return None
+
+
+def _mixes_images(model: nn.Module) -> bool:
+    """Whether a normalisation without statistics of its own takes those of the batch, in evaluation too."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(isinstance(module, kinds) and module.running_mean is None for module in model.modules())
+
+
+def _are_unread_tokens(task: Task) -> bool:
+    """Whether the layer outputs tokens, and the scores do not depend on those of the patches."""
+    (point, *others) = task.probe.points
+    trace = None if point.module is None or others else task.probe.trace(task.images[:1])
+    calls = [] if trace is None else trace.calls_of(point.name.partition(":")[0])
+    return trace is not None and any(are_tokens(trace, call) and trace.reaches_output(call) is False for call in calls)
+
+
+def _cause_of_zero(image: int, before: list[Tensor], activations: Tensor | None, unread_tokens: bool) -> str | None:
     if any(bool((layer[image] < 0).any()) for layer in before):
-        return "every position speaks against the target class; signed=True shows the negative values"
+        return "every position is negative evidence; signed=True shows the negative values"
     if activations is not None and not bool(activations[image].any()):
         return "the layer's activations are all zero for it; choose another layer, or check the image's normalisation"
-    return (
-        "the gradient is zero at the layer, as where the output is saturated or the layer does not reach the target; "
-        "'expected-grad-cam' averages the gradient over a path and so sees past saturation"
-    )
+    if unread_tokens:
+        return (
+            "after this layer the score is read from other tokens, such as the class token, so it does not depend on "
+            "those of the patches; layer=None finds one that it depends on"
+        )
+    return None
 
 
 def _positive(value: int | None, name: str) -> int | None:

@@ -13,27 +13,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from egcam._version import __version__
+from egcam.attribution.checksums import checksums_of_images
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.errors import InputError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")
 _SIDES = ("total", "expected", "attributions")
 _COMPLETE = "completeness_"
-_ALIKE = ("method", "layer", "reference", "size", "options", "classes")
+_ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum")
 _KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
 _RECORD = re.compile(r"explanation(?:_([1-9][0-9]*))?\.json")
-_PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.png")
+_PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.(?:png|gif)")
 
 
 def save(explanation: Explanation, folder: str | Path, pictures: bool = True) -> Path:
@@ -51,14 +49,19 @@ def save(explanation: Explanation, folder: str | Path, pictures: bool = True) ->
     np.savez_compressed(folder / f"{stem}.npz", **arrays)  # type: ignore[arg-type]
     numbers = range(explanation.start, explanation.start + len(explanation))
     kinds = [] if not pictures else ["heatmap"] if explanation.images is None else ["heatmap", "overlay"]
-    facts = _facts(explanation, [f"{kind}_{number}.png" for kind in kinds for number in numbers])
+    names = [f"{kind}_{number}.png" for kind in kinds for number in numbers]
+    is_animated = pictures and len(explanation.size) == 3
+    moving = [f"{kinds[-1]}_{number}.gif" for number in numbers] if is_animated else []
+    facts = _facts(explanation, names + moving)
     # Before the pictures, so that those of a save that was interrupted are accounted for.
     text = json.dumps(facts, indent=2, ensure_ascii=False, default=_plain_number)
     (folder / f"{stem}.json").write_text(text + "\n", encoding="utf-8")
     for kind in kinds:
-        drawn = _heat_pictures(explanation) if kind == "heatmap" else explanation.overlay()
+        drawn = explanation._heat_pictures() if kind == "heatmap" else explanation.overlay()
         for number, picture in zip(numbers, drawn, strict=True):
             picture.save(folder / f"{kind}_{number}.png")
+    for name, written in zip(moving, _animations(explanation) if moving else [], strict=True):
+        (folder / name).write_bytes(written)
     return folder
 
 
@@ -130,6 +133,7 @@ def _tensors(explanation: Explanation) -> dict[str, Tensor]:
 
 
 def _facts(explanation: Explanation, pictures: list[str]) -> dict[str, Any]:
+    checksums = checksums_of_images(explanation)
     return {
         "egcam": __version__,
         "method": explanation.method,
@@ -144,14 +148,20 @@ def _facts(explanation: Explanation, pictures: list[str]) -> dict[str, Any]:
         "classes": None if explanation.classes is None else list(explanation.classes),
         "dtypes": {name: str(one.dtype).removeprefix("torch.") for name, one in _tensors(explanation).items()},
         "pictures": pictures,
+        "weights_checksum": explanation.weights_checksum,
+        "image_checksums": None if checksums is None else list(checksums),
     }
 
 
-def _heat_pictures(explanation: Explanation) -> list[Image]:
-    from egcam.drawing.overlays import heatmap_image
+def _animations(explanation: Explanation) -> list[bytes]:
+    from egcam.drawing.montages import animation
 
-    batch = explanation.heatmaps.reshape(-1, *explanation.size).detach().float().cpu().numpy()
-    return [heatmap_image(heat) for heat in batch]
+    known = explanation.images is not None
+    volumes = list(explanation._tensors(None)) if known else [None] * len(explanation)
+    return [
+        animation(volume, heat, signed=explanation._is_drawn_signed)
+        for volume, heat in zip(volumes, explanation._arrays(), strict=True)
+    ]
 
 
 def _plain_number(value: object) -> object:
@@ -185,12 +195,12 @@ def _read_batch(folder: Path, start: int) -> Explanation:
             if name not in _KNOWN or array.dtype.kind not in ("iu" if name in _CLASSES else "f"):
                 raise ValueError(f"{name} of {array.dtype} are no part of an explanation")
             tensors[name] = torch.from_numpy(array).to(getattr(torch, facts["dtypes"][name]))
-    _check_tensors(tensors)
+    _check_tensors(tensors, len(facts["size"]))
+    checksums = facts.get("image_checksums")
     sides = {name: tensors.pop(f"{_COMPLETE}{name}") for name in _SIDES}
     completeness = None if None in sides.values() else Completeness(**sides)  # type: ignore[arg-type]
-    height, width = facts["size"]
     return Explanation(
-        size=(height, width),
+        size=tuple(facts["size"]),
         layer=facts["layer"],
         method=facts["method"],
         reference=facts["reference"],
@@ -200,35 +210,43 @@ def _read_batch(folder: Path, start: int) -> Explanation:
         options=facts["options"],
         classes=None if facts["classes"] is None else tuple(facts["classes"]),
         start=start,
+        described=tuple(facts["labels"]) if tensors["targets"] is None else None,
+        weights_checksum=facts.get("weights_checksum"),
+        image_checksums=None if checksums is None else tuple(checksums),
         **tensors,  # type: ignore[arg-type]
     )
 
 
 def _check_facts(facts: dict[str, Any]) -> None:
     size, classes = facts["size"], facts["classes"]
+    # Those written before there were checksums have none.
+    weights, images = facts.get("weights_checksum"), facts.get("image_checksums")
     right = {
         "method": isinstance(facts["method"], str),
         "layer": isinstance(facts["layer"], str),
         "reference": isinstance(facts["reference"], str | None),
-        "size": isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size),
+        "size": isinstance(size, list) and 1 <= len(size) <= 3 and all(type(side) is int and side > 0 for side in size),
         "passes": type(facts["passes"]) is int,
         "tails": type(facts["tails"]) is int,
         "options": isinstance(facts["options"], dict),
+        "labels": isinstance(facts["labels"], list) and all(isinstance(label, str) for label in facts["labels"]),
         "classes": classes is None or (isinstance(classes, list) and all(isinstance(name, str) for name in classes)),
+        "weights_checksum": isinstance(weights, str | None),
+        "image_checksums": images is None or (isinstance(images, list) and all(isinstance(one, str) for one in images)),
     }
     for name, is_right in right.items():
         if not is_right:
             raise ValueError(f"its {name} cannot be {facts[name]!r}")
 
 
-def _check_tensors(tensors: dict[str, Tensor | None]) -> None:
+def _check_tensors(tensors: dict[str, Tensor | None], axes: int) -> None:
     maps = tensors["maps"]
-    if maps is None or maps.ndim not in (2, 3) or not maps.numel() or not maps.is_floating_point():
-        raise ValueError("it holds no maps, (N, h, w) or (h, w)")
+    if maps is None or maps.ndim not in (axes, axes + 1) or not maps.numel() or not maps.is_floating_point():
+        raise ValueError("it holds no maps, (N, h, w) or (h, w), of as many axes as its size")
     if tensors["scores"] is None:
         raise ValueError("it holds no scores")
     for name, tensor in tensors.items():
-        wanted = maps.shape if name in ("maps", "error", f"{_COMPLETE}attributions") else maps.shape[:-2]
+        wanted = maps.shape if name in ("maps", "error", f"{_COMPLETE}attributions") else maps.shape[:-axes]
         if tensor is not None and tensor.shape != wanted:
             raise ValueError(f"its {name} are {tuple(tensor.shape)}, its maps {tuple(maps.shape)}")
 
@@ -253,6 +271,10 @@ def _joined(folder: Path, batches: Sequence[Explanation]) -> Explanation:
     if first.completeness is not None:
         joined["completeness"] = Completeness(**{name: joined.pop(f"{_COMPLETE}{name}") for name in _SIDES})
     passes, tails = sum(one.passes for one in batches), sum(one.tails for one in batches)
+    if first.described is not None:
+        joined["described"] = tuple(label for one in batches for label in one.described or ())
+    checksums = [one.image_checksums for one in batches]
+    joined["image_checksums"] = None if None in checksums else tuple(sum((one or () for one in checksums), ()))
     return replace(first, passes=passes, tails=tails, **joined)
 
 
@@ -272,6 +294,7 @@ def _difference(one: Explanation, other: Explanation) -> str | None:
             return f"{name}, which one has and the other has not"
         if name in left and left[name].dtype != right[name].dtype:
             return f"{name} ({left[name].dtype} and {right[name].dtype})"
-    if one.maps.shape[-2:] != other.maps.shape[-2:]:
-        return f"maps ({tuple(one.maps.shape[-2:])} and {tuple(other.maps.shape[-2:])})"
+    sizes = [tuple(each.maps.shape[-len(each.size) :]) for each in (one, other)]
+    if sizes[0] != sizes[1]:
+        return f"maps ({sizes[0]} and {sizes[1]})"
     return None

@@ -58,7 +58,7 @@ class Kernel:
         return (scale * self._drawn(images, sample, seed)).expand(images.shape)
 
     def latent_noise(self, activations: Tensor, sample: int, seed: int) -> Tensor:
-        """The same for what a layer puts out, (n, …): scaled by the standard deviation of each image's activations."""
+        """The same for what a layer outputs, (n, …): scaled by the standard deviation of each image's activations."""
         spread = activations.float().flatten(1).std(1).to(activations)
         return self.scale * spread.reshape(-1, *[1] * (activations.ndim - 1)) * self._drawn(activations, sample, seed)
 

@@ -1,8 +1,10 @@
-"""Points on the way from references to the images, in the layer's own space: z = A' + a (A - A')."""
+"""Points on the path from references to the images, in the layer's own space: z = A' + a (A - A')."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,8 +18,11 @@ from egcam.attribution.reference_activations import AtReference, fingerprint
 from egcam.attribution.references import Drawn, Reference
 from egcam.attribution.task import Task, chunks
 from egcam.errors import EgcamError, SamplingError
+from egcam.models.dense_head import DenseHead, linear_on_all_of, takes_all_of
 from egcam.models.replay import Replay
 from egcam.models.targets import class_scores
+
+GradientsAt: TypeAlias = Callable[[Tensor, Tensor, Callable[[Any], Tensor]], tuple[Tensor, Tensor]]
 
 
 def check_latent(difference: Difference, kernel: Kernel | None) -> None:
@@ -37,16 +42,18 @@ def check_latent(difference: Difference, kernel: Kernel | None) -> None:
 class LatentPoints(Evaluations):
     """The gradient of what follows the layer, between the activations of references and of the images."""
 
-    def __init__(self, task: Task, source: Reference, plan: PathPlan) -> None:
+    def __init__(self, task: Task, source: Reference, plan: PathPlan, by_channel: bool = True) -> None:
         super().__init__(task)
-        self.reference = source.description
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
+        self.reference = source.description
         self._network = _SeenReferences(task)
         self._sums = _Sums(len(task.images))
         self._noted: list[tuple[Tensor, list[AtReference]]] = []
         self._nothing_goes_around: bool | None = None
-        self._is_affine = plan.kernel is None and all(_is_affine(task, tail) for tail in task.tails)
+        self._is_affine = plan.kernel is None and all(self._network.has_affine_tail(tail) for tail in task.tails)
+        if not (self._is_affine or by_channel) and plan.kernel is None and self._is_complete and self.at_once > 1:
+            self._network.find_dense_head(task.tails[0])
 
     @property
     def at_once(self) -> int:
@@ -70,20 +77,37 @@ class LatentPoints(Evaluations):
             drawn.append(references)
             shares += at
         seen = self._network.at(drawn, own)
+        self._note_reference_scores(own, seen)
+        if self._network.head is not None and all(reference.hidden is not None for reference in seen):
+            return [self._through_dense_head(self._network.head, own, seen, shares)]
         found = []
         for layer, tail in enumerate(self.task.tails):
             here = tail.activations[own.to(tail.activations.device)]
             there = torch.stack([reference.activations[layer] for reference in seen])
             away = here - there
-            # Written as the image minus a rest, so that a = 1 gives the activations to the last bit.
-            rest = away.new_tensor([1.0 - share for share in shares]).reshape(-1, *[1] * (away.ndim - 1))
-            points = here - rest * away
+            points = _between(here, away, shares)
             if self.plan.kernel is not None:
                 points = points + self._noise(here, runs)
-            gradients = self._gradients(tail, points, own, seen)
+            gradients = self._gradients(tail.gradients, points, seen[0].activations[0], own, seen)
             found.append(self._times_difference(tail, own, gradients, wide_enough(away)))
-        self._note_reference_scores(own, seen)
         return found
+
+    def _through_dense_head(
+        self, head: DenseHead, own: Tensor, seen: list[AtReference], shares: Sequence[float]
+    ) -> Tensor:
+        """(B, 1, …) the sum over the channels of d * g; see `DenseHead`."""
+        rows = own.to(head.hidden.device)
+        there = torch.stack([_known(reference.hidden) for reference in seen])
+        points = _between(head.hidden[rows], head.hidden[rows] - there, shares)
+        gradients = self._gradients(head.gradients, points, there[0], own, seen)
+        weighted = torch.stack(
+            [
+                slope @ (head.contributions[row] - _known(reference.contributions))
+                for slope, row, reference in zip(gradients, rows.tolist(), seen, strict=True)
+            ]
+        )
+        self._sums.add_attributions(own, weighted.sum(1))
+        return weighted.reshape(len(own), 1, *self.task.tails[0].activations.shape[2:])
 
     def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
         """One gradient and the mean of all samples' differences: what any number of points would give."""
@@ -99,24 +123,38 @@ class LatentPoints(Evaluations):
             self._note_reference_scores(repeated, seen)
         found = []
         for tail, mean in zip(self.task.tails, means, strict=True):
-            gradients = self._gradients(tail, tail.activations, own, seen)
+            there = seen[0].activations[0] if seen else tail.activations[0]
+            gradients = self._gradients(tail.gradients, tail.activations, there, own, seen)
             found.append(self._times_difference(tail, own, gradients, wide_enough(tail.activations) - mean))
         return found
 
-    def _gradients(self, tail: Replay, points: Tensor, own: Tensor, seen: list[AtReference]) -> Tensor:
-        """g at the points; the first time with a reference as a further row, to see whether anything goes around."""
+    def _gradients(
+        self, gradients_at: GradientsAt, points: Tensor, there: Tensor, own: Tensor, seen: list[AtReference]
+    ) -> Tensor:
+        """g at the points; the first time with a reference as a further row, to see whether anything goes around.
+
+        The row is run by itself where rows must be, one at a time.
+        """
         count = len(points)
         known = (
             self._known_scores(own[:1], seen[:1]) if self._is_complete and self._nothing_goes_around is None else None
         )
-        if known is not None:
-            points = torch.cat([points, seen[0].activations[0][None].to(points)])
-            own = torch.cat([own, own[:1]])
-        scores, gradients = tail.gradients(points, own, lambda output: self.task.scores_of(output, own))
+        further = None if known is None else there[None].to(points)
+        alone = self.at_once == 1
+        if further is not None and not alone:
+            points, own = torch.cat([points, further]), torch.cat([own, own[:1]])
+        scores, gradients = gradients_at(points, own, lambda output: self.task.scores_of(output, own))
         self.task.meter.tails += len(points)
-        if known is not None:
-            close = torch.isclose(scores[-1], known[0].to(scores), rtol=1e-2, atol=1e-3 * float(scores.abs().max()))
-            self._nothing_goes_around = bool(close)
+        if known is not None and further is not None:
+            if alone:
+                by_itself, _ = gradients_at(further, own[:1], lambda output: self.task.scores_of(output, own[:1]))
+                scores = torch.cat([scores, by_itself])
+                self.task.meter.tails += 1
+            truth = known[0].to(scores)
+            # Not torch.isclose, which takes no tolerance that is NaN.
+            self._nothing_goes_around = bool(
+                (scores[-1] - truth).abs() <= 1e-2 * truth.abs() + 1e-3 * scores.abs().max()
+            )
         return wide_enough(gradients[:count])
 
     def _times_difference(self, tail: Replay, own: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
@@ -157,7 +195,7 @@ class LatentPoints(Evaluations):
             self._noted.append((own, seen))
 
     def _reference_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor:
-        """(B,) the explained number when the layer puts out A' and everything around it is as for the image.
+        """(B,) the explained number when the layer outputs A' and everything around it is as for the image.
 
         That is y(x') unless something goes around the layer.
         """
@@ -177,11 +215,27 @@ class LatentPoints(Evaluations):
         return self.task.scores_of(tail.run(there, own), own)
 
 
+def _between(here: Tensor, away: Tensor, shares: Sequence[float]) -> Tensor:
+    """(B, …) the points on the way, written as the image minus a rest: a = 1 gives the image's to the last bit."""
+    rest = away.new_tensor([1.0 - share for share in shares]).reshape(-1, *[1] * (away.ndim - 1))
+    return here - rest * away
+
+
+def _known(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
+
+
 class _SeenReferences:
-    """The references of a task as the network sees them; what was seen before is not looked at again."""
+    """The references of a task as the network sees them; what was seen before is not looked at again.
+
+    Attributes:
+        head: what follows the layer, where that is a dense head; see `DenseHead`.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.head: DenseHead | None = None
         self._with_further_inputs = bool(task.probe.extra.args or task.probe.extra.kwargs)
         self._fingerprint = fingerprint(task.probe.model, [point.name for point in task.probe.points], task.images)
         self._of_this_call: dict[Hashable, AtReference] = task.memo.setdefault("references", {})
@@ -190,14 +244,46 @@ class _SeenReferences:
         """One for each image of each draw, in order."""
         keys = self._keys([key for one in drawn for key in one.keys], own)
         lasting = [key for key in keys if self._lasts(key)]
-        known = {**self._of_this_call, **self.task.kept.get(self._fingerprint, lasting)}
+        kept = self.task.kept.get(self._fingerprint, lasting)
+        known = {**self._of_this_call, **{key: self._with_head(reference) for key, reference in kept.items()}}
         rows = [row for row, key in enumerate(keys) if key not in known or key is None]
         first = {keys[row]: row for row in reversed(rows) if keys[row] is not None}
         rows = [row for row in rows if keys[row] is None or first[keys[row]] == row]
-        fresh = self._pass(drawn, rows, own) if rows else {}
+        # One by one if they are kept: the last bits depend on the batch, and a later map must not on an earlier one.
+        alone = [row for row in rows if self._lasts(keys[row])]
+        others = [row for row in rows if not self._lasts(keys[row])]
+        fresh = {row: self._with_head(one) for row, one in self._pass(drawn, alone, own, 1).items()}
+        fresh |= self._pass(drawn, others, own, self.task.batch_size)
         known.update({keys[row]: reference for row, reference in fresh.items() if keys[row] is not None})
         self._keep({key: known[key] for key in first})
         return [fresh[row] if key is None else known[key] for row, key in enumerate(keys)]
+
+    def has_affine_tail(self, tail: Replay) -> bool:
+        """Whether the explained logit, and so every class's, is an affine function of the layer's activations."""
+        task = self.task
+        if task.targets.score != "logit" or task.indices is None:
+            return False
+        trace = task.probe.trace(task.images[:1])
+        if trace is not None and trace.bends_after(tail.layer):
+            return False
+        return task.kept.verdict(self._fingerprint, ("affine", tail.layer), lambda: self._try_affine(tail))
+
+    def find_dense_head(self, tail: Replay) -> None:
+        """Take the head apart if it is dense and gets the layer's activations as they are."""
+        model, device = self.task.probe.model, tail.activations.device.type
+        in_place = tail.activations.ndim > 2 and torch.equal(tail.as_maps(tail.activations[:1]), tail.activations[:1])
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        linear = linear_on_all_of(model, tail) if in_place and not autocast else None
+        if linear is None:
+            return
+        question = ("dense head", tail.layer)
+        if self.task.kept.verdict(self._fingerprint, question, lambda: takes_all_of(tail, linear)):
+            head = DenseHead(linear, tail)
+            self.head = head if head.is_proven else None
+
+    def _try_affine(self, tail: Replay) -> bool:
+        self.task.meter.tails += 6
+        return tail.is_affine(class_scores, self.task.tails_at_once)
 
     def _keys(self, keys: list[Hashable], own: Tensor) -> list[Hashable]:
         """With further inputs of the model, each image has its own f(x')."""
@@ -213,11 +299,11 @@ class _SeenReferences:
         self.task.kept.keep(self._fingerprint, {key: value for key, value in found.items() if self._lasts(key)})
         self._of_this_call.update({key: value for key, value in found.items() if not self._lasts(key)})
 
-    def _pass(self, drawn: Sequence[Drawn], rows: Sequence[int], own: Tensor) -> dict[int, AtReference]:
-        """The network run on the references in these rows."""
+    def _pass(self, drawn: Sequence[Drawn], rows: Sequence[int], own: Tensor, at_once: int) -> dict[int, AtReference]:
+        """The network run on the references in these rows, in batches."""
         ends = torch.tensor([len(one.keys) for one in drawn], device="cpu").cumsum(0).tolist()
         found: dict[int, AtReference] = {}
-        for some in chunks(rows, self.task.batch_size):
+        for some in chunks(rows, at_once):
             images = []
             for row in some:
                 number = next(number for number, end in enumerate(ends) if row < end)
@@ -228,8 +314,17 @@ class _SeenReferences:
             scores = _class_scores(seen.output, len(some))
             for number, row in enumerate(some):
                 activations = tuple(layer[number].clone() for layer in seen.raw)
-                found[row] = AtReference(activations, None if scores is None else scores[number].clone())
+                known = None if scores is None else scores[number].clone()
+                found[row] = AtReference(activations, known)
         return found
+
+    def _with_head(self, reference: AtReference) -> AtReference:
+        """With what a dense head makes of it: costs about as much as three samples, so only for what is kept."""
+        if self.head is None or reference.hidden is not None:
+            return reference
+        contributions = self.head.contributions_of(reference.activations[0][None])
+        hidden = self.head.hidden_of(contributions)
+        return replace(reference, contributions=contributions[0], hidden=hidden[0])
 
 
 def _class_scores(output: object, count: int) -> Tensor | None:
@@ -258,14 +353,3 @@ class _Sums:
     def completeness(self, scores: Tensor) -> Completeness:
         expected = scores.detach().double().cpu() - self.scores / self.references
         return Completeness(self.attributions / self.evaluations, expected)
-
-
-def _is_affine(task: Task, tail: Replay) -> bool:
-    """Whether the explained logit is an affine function of what the layer puts out."""
-    if task.targets.score != "logit" or task.indices is None:
-        return False
-    trace = task.probe.trace(task.images[:1])
-    if trace is not None and trace.bends_after(tail.layer):
-        return False
-    task.meter.tails += 3
-    return tail.is_affine(lambda output: task.scores_of(output, torch.zeros(3, dtype=torch.long, device="cpu")))

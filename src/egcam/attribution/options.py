@@ -19,6 +19,7 @@ class Common(TypedDict, total=False):
     batch_size: int | None
     memory: int | None
     reshape: Reshape | None
+    dimensions: int | None
 
 
 def is_whole(value: object) -> bool:

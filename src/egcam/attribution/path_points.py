@@ -1,4 +1,4 @@
-"""Points on the way from references to the images, in the space of images."""
+"""Points on the path from references to the images, in the space of images."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from egcam.attribution.references import Drawn, Reference, Visit
 from egcam.attribution.sampling import Scheme
 from egcam.attribution.task import Task, chunks
 from egcam.errors import SamplingError, near_misses
+from egcam.imageops import by_row, places
 from egcam.rng import generator
 
 Difference: TypeAlias = Literal["none", "input", "latent", "increment"]
@@ -69,7 +70,7 @@ class DrawnReferences:
     def draw(self, images: Tensor, sample: int) -> tuple[Drawn, list[float]]:
         """The reference of each of the images numbered `images`, and its share a of the way.
 
-        An image among its own references has one less of them, so maybe another share than its batch mates.
+        An image among its own references has one less of them, so its share may differ from the other images'.
         """
         drawn = self._drawn(images, sample)
         visits = drawn.visits if drawn.visits is not None else [Visit(sample, 0)] * len(images)
@@ -114,9 +115,9 @@ class PathPoints(Evaluations):
 
     def __init__(self, task: Task, source: Reference, plan: PathPlan) -> None:
         super().__init__(task)
-        self.reference = source.description
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
+        self.reference = source.description
         # Shared by all images of the call, which draw from the same references.
         self._latents: dict[Hashable, list[Tensor]] = task.memo.setdefault("latents", {})
         self._responses: list[Tensor] | None = None
@@ -176,8 +177,7 @@ class PathPoints(Evaluations):
             ends.append([wide_enough(layer) for layer in self.task.features(images, own)])
         widths = [stop - start for start, stop in zip(before, after, strict=True)]
         return [
-            (later - earlier) / later.new_tensor(widths).reshape(-1, 1, 1, 1)
-            for later, earlier in zip(*ends, strict=True)
+            (later - earlier) / by_row(later.new_tensor(widths), later) for later, earlier in zip(*ends, strict=True)
         ]
 
     def _latent(self, own: Tensor, points: _Points) -> list[Tensor]:
@@ -225,7 +225,7 @@ class PathPoints(Evaluations):
             noise = torch.cat([kernel.noise(images[row, None], e, self.plan.seed) for e, row in batch])
             own = torch.tensor([row for _, row in batch], device="cpu")
             for layer, found in enumerate(self.task.features(noise, own)):
-                means = wide_enough(found).mean((2, 3), keepdim=True)
+                means = wide_enough(found).mean(places(found), keepdim=True)
                 if len(totals) <= layer:
                     totals.append(means.new_zeros(len(images), *means.shape[1:]))
                 for number, (_, row) in enumerate(batch):

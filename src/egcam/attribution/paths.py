@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import SamplingError, near_misses
+from egcam.imageops import size_of
 
 PathCallable: TypeAlias = Callable[[Tensor, Tensor, float], Tensor]
 PathLike: TypeAlias = "Path | str | PathCallable"
@@ -44,7 +46,8 @@ class Latent(Linear):
 class RandomSubset(Path):
     """A share a of the pixels of x', chosen at random, is replaced by those of x.
 
-    With `patch` > 1 squares of that side are replaced as a whole. The number replaced is exact: round(a * total).
+    With `patch` > 1 squares of that side (runs of a signal, cubes of a volume) are replaced as a whole. The number
+    replaced is exact: round(a * total).
     """
 
     patch: int = 1
@@ -55,14 +58,14 @@ class RandomSubset(Path):
 
     def between(self, references: Tensor, images: Tensor, share: float, source: torch.Generator) -> Tensor:
         """Pixels of x where the mask says so, pixels of x' elsewhere."""
-        height, width = images.shape[-2:]
-        cells = (-(-height // self.patch), -(-width // self.patch))
-        total = cells[0] * cells[1]
+        size = size_of(images)
+        cells = [-(-side // self.patch) for side in size]
+        total = prod(cells)
         order = torch.randperm(total, generator=source, device="cpu")
         mask = torch.zeros(total, device="cpu")
         mask[order[: round(share * total)]] = 1.0
         full = functional.interpolate(mask.reshape(1, 1, *cells), scale_factor=self.patch, mode="nearest")
-        chosen = full[..., :height, :width].to(images.device) > 0.5
+        chosen = full[(slice(None), slice(None), *(slice(side) for side in size))].to(images.device) > 0.5
         return torch.where(chosen, images, references)
 
 

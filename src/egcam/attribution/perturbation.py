@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.maps import Maps
@@ -15,6 +14,7 @@ from egcam.attribution.options import Common
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.errors import LayerError
+from egcam.imageops import by_row, interpolated, places, size_of
 from egcam.models.layers import Layer, LayerPoint
 from egcam.models.replay import Replay
 
@@ -56,7 +56,7 @@ class ScoreCAM(Explainer):
 
     _channels_guess = 512
 
-    def passes_at(self, channels: int) -> int:
+    def passes_at(self, channels: int, size: int = 224) -> int:
         """One for the image and one for each channel."""
         return 1 + channels
 
@@ -71,7 +71,7 @@ class ScoreCAM(Explainer):
             channels = wide_enough(activations[image])
             scores = self._scores(task, image, channels)
             weights = scores.softmax(0)
-            found.append((weights[:, None, None] * channels).sum(0))
+            found.append((by_row(weights, channels) * channels).sum(0))
         return torch.stack(found)
 
     def _scores(self, task: Task, image: int, channels: Tensor) -> Tensor:
@@ -92,10 +92,8 @@ class ScoreCAM(Explainer):
 
     def _masks(self, channels: Tensor, images: Tensor) -> Tensor:
         """(B, 1, H, W) in [0, 1], of the images' dtype."""
-        large = functional.interpolate(
-            channels[:, None], size=images.shape[-2:], mode="bilinear", align_corners=self.align_corners
-        )
-        low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
+        large = interpolated(channels[:, None], size_of(images), self.align_corners)
+        low, high = large.amin(places(large), keepdim=True), large.amax(places(large), keepdim=True)
         extent = high - low
         return ((large - low) / extent.masked_fill(extent == 0, 1)).to(images.dtype)
 
@@ -117,7 +115,8 @@ class AblationCAM(Explainer):
 
     Only what comes after the layer is run for each channel (see `egcam.models.replay`), and channels that are zero
     anyway are not run at all. Where that part cannot be run by itself, the whole network is, and these passes are
-    counted. A score of exactly 0 has no relative drop: then w_k = y - y_k.
+    counted. A score of exactly 0 has no relative drop: then w_k = y - y_k. In half precision the drop of one channel
+    may be no more than the rounding of the scores: use float32 for numbers.
     """
 
     @property
@@ -138,7 +137,7 @@ class AblationCAM(Explainer):
             )
         activations = wide_enough(tail.as_maps(tail.activations))
         weights = torch.stack([self._weights(task, tail, axis, image) for image in range(len(task.images))])
-        return (weights[:, :, None, None] * activations).sum(1)
+        return (by_row(weights, activations) * activations).sum(1)
 
     def _weights(self, task: Task, tail: Replay, axis: int, image: int) -> Tensor:
         """(K,) of one image."""

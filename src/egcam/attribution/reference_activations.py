@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,15 +18,21 @@ Fingerprint: TypeAlias = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class AtReference:
-    """One reference: what each layer puts out, (…), and the scores of all classes, (classes,), where there are any."""
+    """One reference: what each layer outputs, (…), and the scores of all classes, (classes,), where there are any.
+
+    Before a dense head also `contributions` (H, places) and `hidden` (H,), see `egcam.models.dense_head`.
+    """
 
     activations: tuple[Tensor, ...]
     class_scores: Tensor | None
+    contributions: Tensor | None = None
+    hidden: Tensor | None = None
 
     @property
     def bytes(self) -> int:
-        """Of the activations."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.activations)
+        """Of all but the scores."""
+        kept = [*self.activations, *(one for one in (self.contributions, self.hidden) if one is not None)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
 
 class ReferenceActivations:
@@ -41,6 +47,7 @@ class ReferenceActivations:
         self._lock = threading.Lock()
         self._fingerprint: Fingerprint = ()
         self._kept: dict[Hashable, AtReference] = {}
+        self._verdicts: dict[Hashable, bool] = {}
         self._bytes = 0
 
     def get(self, fingerprint: Fingerprint, keys: Sequence[Hashable]) -> dict[Hashable, AtReference]:
@@ -53,14 +60,28 @@ class ReferenceActivations:
     def keep(self, fingerprint: Fingerprint, found: dict[Hashable, AtReference]) -> None:
         """Add what was found, as far as the budget allows."""
         with self._lock:
-            if fingerprint != self._fingerprint:
-                self._fingerprint, self._kept, self._bytes = fingerprint, {}, 0
+            self._begin(fingerprint)
             for key, value in found.items():
                 if key not in self._kept:
                     self._kept[key] = value
                     self._bytes += value.bytes
             while self._bytes > self.budget and self._kept:
                 self._bytes -= self._kept.pop(next(iter(self._kept))).bytes
+
+    def verdict(self, fingerprint: Fingerprint, question: Hashable, answer: Callable[[], bool]) -> bool:
+        """What was answered before, or is now: something that is true of the network, not of an image."""
+        with self._lock:
+            if fingerprint == self._fingerprint and question in self._verdicts:
+                return self._verdicts[question]
+        found = answer()
+        with self._lock:
+            self._begin(fingerprint)
+            self._verdicts[question] = found
+        return found
+
+    def _begin(self, fingerprint: Fingerprint) -> None:
+        if fingerprint != self._fingerprint:
+            self._fingerprint, self._kept, self._verdicts, self._bytes = fingerprint, {}, {}, 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -75,7 +96,7 @@ class ReferenceActivations:
 def fingerprint(model: nn.Module, layers: Sequence[str], images: Tensor) -> Fingerprint:
     """What the activations of a reference depend on: layers, weights, buffers, hooks, image size, dtype, autocast.
 
-    A weight is told by its memory, its version and some of its numbers: an optimiser raises the version, writing
+    A weight is identified by its memory, its version and some of its numbers: an optimiser raises the version, writing
     through `.data` does not.
     """
     state = [*model.parameters(), *model.buffers()]

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import SamplingError, near_misses
-from egcam.imageops import gaussian_blur
+from egcam.imageops import gaussian_blur, places, size_of
 from egcam.rng import generator, like
 
 ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
@@ -77,6 +77,10 @@ class Reference(ABC):
     @abstractmethod
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
+
+    def for_path(self, images: Tensor | None, latent: bool) -> Reference:
+        """What it stands for on a path of images, or in a layer's own space; itself unless it is `Usual`."""
+        return self
 
     def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
         """`draw` for images known beforehand: a function of which of them, and of the sample."""
@@ -186,6 +190,8 @@ _reading = threading.Lock()
 class Images(Reference):
     """Images of a data set: a tensor (M, C, H, W), a data set or a loader of images or (image, label) pairs.
 
+    Signals, volumes and video likewise, when such are explained.
+
     Samples go through the images in random order, again and again in the same one. An explained image that is itself
     in the set is never its own reference. Of a data set or loader at most `limit` images are read, once, when first
     needed: a random choice of a data set, the first ones of a loader.
@@ -199,7 +205,7 @@ class Images(Reference):
     @property
     def description(self) -> str:
         """How many images."""
-        return f"{len(self.pool)} images"
+        return f"{len(self._read[0] if self._read else self.pool)} images"
 
     @property
     def is_kept(self) -> bool:
@@ -209,9 +215,13 @@ class Images(Reference):
     @property
     def pool(self) -> Tensor:
         """All images, (M, C, H, W)."""
+        return self._pool(4)
+
+    def _pool(self, axes: int) -> Tensor:
+        """All images, each with its number of axes less one: that of the explained ones tells images from signals."""
         with _reading:
-            if not self._read:
-                self._read.append(_read_images(self.source, self.limit, self.seed))
+            if not self._read or self._read[0].ndim != axes:
+                self._read[:] = [_read_images(self.source, self.limit, self.seed, axes)]
             return self._read[0]
 
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
@@ -220,7 +230,7 @@ class Images(Reference):
 
     def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
         """The order of the pool, without the explained image, worked out once for each image."""
-        pool = self.pool
+        pool = self._pool(images.ndim)
         if pool.shape[1:] != images.shape[1:]:
             raise SamplingError(
                 f"the reference images have shape {tuple(pool.shape[1:])}, the explained images "
@@ -243,7 +253,7 @@ class Images(Reference):
 
 @dataclass(frozen=True)
 class Photographs(Reference):
-    """32 crops of free photographs that come with the package, for people who have no data at hand.
+    """32 crops of free photographs that come with the package, for people who have no data of their own.
 
     They are scaled to the images' size and normalised with `mean` and `std`, or, where these are not given, as each
     image seems to be by its values: in [0, 1], in [-1, 1], in [0, 255], or with ImageNet's mean and std.
@@ -268,6 +278,11 @@ class Photographs(Reference):
 
     def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
         """The order, and how each image seems to be normalised."""
+        if images.ndim != 4:
+            raise SamplingError(
+                "photographs are images, and these are signals, volumes or video: pass others of your data as "
+                "reference, or a name that fits any data, such as 'blurred', 'constant' or 'noise'"
+            )
         if images.shape[1] not in (1, 3):
             raise SamplingError(
                 f"photographs have 3 channels, or 1 in grey, and the images {images.shape[1]}: pass images of your "
@@ -280,7 +295,7 @@ class Photographs(Reference):
             index = order[sample % _COUNT]
 
             def make() -> Tensor:
-                plain = _photographs(*images.shape[-2:])[index]
+                plain = crops_of_photographs(*images.shape[-2:])[index]
                 plain = plain if images.shape[1] == 3 else plain.mean(0, keepdim=True)
                 return torch.stack([like(_normalised(plain, *norms[i]), images) for i in own])
 
@@ -294,6 +309,31 @@ class Photographs(Reference):
         if self.mean is not None and self.std is not None:
             return self.mean, self.std
         return seeming_normalisation(float(image.min()), float(image.max()))
+
+
+@dataclass(frozen=True)
+class Usual(Reference):
+    """What was measured to be best where nothing is said: the photographs in a layer's own space, else `mixed`.
+
+    Images that cannot be compared with photographs, with neither 1 nor 3 channels, have `mixed` there, too.
+    """
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def description(self) -> str:
+        """What it is."""
+        return "usual"
+
+    def for_path(self, images: Tensor | None, latent: bool) -> Reference:
+        """The photographs, or `mixed`."""
+        comparable = images is None or (images.ndim == 4 and images.shape[1] in (1, 3))
+        return Photographs(self.mean, self.std) if latent and comparable else mixed()
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """Those of `mixed`."""
+        return mixed().draw(images, rows, sample, seed)
 
 
 Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -316,14 +356,14 @@ def seeming_normalisation(low: float, high: float) -> Normalisation:
 
 def _normalised(photograph: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(C, H, W) in [0, 1], normalised; a grey one with the mean of the colours' values."""
-    columns = [torch.tensor(values, dtype=photograph.dtype).reshape(-1, 1, 1) for values in (mean, std)]
+    columns = [photograph.new_tensor(values).reshape(-1, 1, 1) for values in (mean, std)]
     if len(photograph) == 1:
         columns = [column.mean(0, keepdim=True) for column in columns]
     return (photograph - columns[0]) / columns[1]
 
 
 @lru_cache(maxsize=4)
-def _photographs(height: int, width: int) -> Tensor:
+def crops_of_photographs(height: int, width: int) -> Tensor:
     """(32, 3, H, W) in [0, 1]."""
     import numpy as np
     from PIL import Image
@@ -348,6 +388,11 @@ def photographs(mean: float | Sequence[float] | None = None, std: float | Sequen
     return Photographs(listed(mean), listed(std))
 
 
+def usual(mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Reference:
+    """What is compared with where nothing is said, for images normalised with `mean` and `std`; see `Usual`."""
+    return Usual(None if mean is None else tuple(mean), None if std is None else tuple(std))
+
+
 def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
     """For each image, the numbers of the pool's images that equal it."""
     step = max(1, pool[0].numel() // 64)
@@ -359,17 +404,18 @@ def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
     return found
 
 
-def _read_images(source: Any, limit: int, seed: int) -> Tensor:
+def _read_images(source: Any, limit: int, seed: int, axes: int) -> Tensor:
     if isinstance(source, Tensor):
         pool = source.detach()
         pool = pool.clone() if pool.is_inference() else pool
-        pool = pool[None] if pool.ndim == 3 else pool
+        pool = pool[None] if pool.ndim == axes - 1 else pool
     else:
-        pool = _stack(_items(source, limit, seed), limit)
+        pool = _stack(_items(source, limit, seed), limit, axes)
     if pool.ndim > 0 and len(pool) == 0:
         raise SamplingError("the reference is empty: it holds no image")
-    if pool.ndim != 4:
-        raise SamplingError(f"reference images must have shape (M, C, H, W), not {tuple(pool.shape)}")
+    if pool.ndim != axes:
+        wanted = {3: "(M, C, L)", 5: "(M, C, D, H, W)"}.get(axes, "(M, C, H, W)")
+        raise SamplingError(f"reference images must have shape {wanted}, not {tuple(pool.shape)}")
     if not pool.is_floating_point():
         raise SamplingError(f"reference images are {pool.dtype}; normalise them to floats like the explained images")
     if not bool(torch.isfinite(pool).all()):
@@ -387,7 +433,7 @@ def _items(source: Any, limit: int, seed: int) -> Iterable[Any]:
     return islice(source, limit)
 
 
-def _stack(items: Iterable[Any], limit: int) -> Tensor:
+def _stack(items: Iterable[Any], limit: int, axes: int) -> Tensor:
     images: list[Tensor] = []
     for item in items:
         image = item[0] if isinstance(item, tuple | list) else item
@@ -396,7 +442,7 @@ def _stack(items: Iterable[Any], limit: int) -> Tensor:
             raise SamplingError(
                 f"the reference data set gives {type(image).__name__}, not tensors: give it the model's preprocessing"
             )
-        images.extend(image if image.ndim == 4 else [image])
+        images.extend(image if image.ndim == axes else [image])
         if len(images) >= limit:
             break
     if not images:
@@ -414,9 +460,18 @@ def _checked(drawn: Tensor, images: Tensor, name: str) -> Tensor:
 
 
 def blurred(sigma: float | None = None) -> Reference:
-    """Each image blurred with a Gaussian of `sigma` pixels (default: a twentieth of the shorter side)."""
+    """Each image blurred with a Gaussian of `sigma` pixels.
+
+    Default: a twentieth of an image's shorter side, or of a signal's length. Of volumes and video a twentieth of each
+    side along that side, for a few frames or slices must not decide how much is seen within one.
+    """
     label = "blurred" if sigma is None else f"blurred (sigma {sigma:g})"
-    return Made(label, lambda images: gaussian_blur(images, sigma or min(images.shape[-2:]) / 20))
+    return Made(label, lambda images: gaussian_blur(images, sigma or _usual_sigma(images)))
+
+
+def _usual_sigma(images: Tensor) -> float | list[float]:
+    size = size_of(images)
+    return [side / 20 for side in size] if len(size) > 2 else min(size) / 20
 
 
 def noise(scale: float = 0.5) -> Reference:
@@ -434,7 +489,7 @@ def uniform() -> Reference:
 
     def function(images: Tensor, source: torch.Generator) -> Tensor:
         drawn = like(torch.rand(images.shape[1:], generator=source, device="cpu", dtype=torch.float32), images)
-        return images.amin((1, 2, 3), keepdim=True) + value_range(images) * drawn
+        return _least(images) + value_range(images) * drawn
 
     return Random("uniform", function)
 
@@ -443,9 +498,11 @@ def colours() -> Reference:
     """One colour everywhere, drawn anew for each sample: each channel evenly from the image's own range [min, max]."""
 
     def function(images: Tensor, source: torch.Generator) -> Tensor:
-        drawn = like(torch.rand((images.shape[1], 1, 1), generator=source, device="cpu", dtype=torch.float32), images)
-        least = images.amin((2, 3), keepdim=True)
-        return (least + drawn * (images.amax((2, 3), keepdim=True) - least)).expand_as(images)
+        axes = places(images)
+        shape = (images.shape[1], *[1] * len(axes))
+        drawn = like(torch.rand(shape, generator=source, device="cpu", dtype=torch.float32), images)
+        least = images.amin(axes, keepdim=True)
+        return (least + drawn * (images.amax(axes, keepdim=True) - least)).expand_as(images)
 
     return Random("colours", function)
 
@@ -461,14 +518,14 @@ def mixture(*references: ReferenceLike) -> Reference:
 
 
 def mixed() -> Reference:
-    """Blurred copies and plain colours in turn: the default, since neither alone is good on every network."""
+    """Blurred copies and plain colours in turn: on a path of images neither alone is good on every network."""
     return Mixture((blurred(), colours()))
 
 
 def constant(value: float | Sequence[float] | None = None) -> Reference:
     """One colour everywhere: `value` (one number or one per channel), or each image's own mean colour."""
     if value is None:
-        return Made("constant (mean colour)", lambda images: images.mean((2, 3), keepdim=True).expand_as(images))
+        return Made("constant (mean colour)", lambda x: x.mean(places(x), keepdim=True).expand_as(x))
     return Made(f"constant ({value})", lambda images: _filled(images, value), always=True)
 
 
@@ -493,15 +550,20 @@ def _filled(images: Tensor, value: float | Sequence[float]) -> Tensor:
     values = torch.as_tensor(value, dtype=images.dtype, device=images.device)
     if values.ndim == 1 and len(values) not in (1, images.shape[1]):
         raise SamplingError(f"{len(values)} channel values for images with {images.shape[1]} channels")
-    return values.reshape(1, -1, 1, 1).expand(images.shape)
+    return values.reshape(1, -1, *[1] * len(places(images))).expand(images.shape)
 
 
 def value_range(images: Tensor) -> Tensor:
     """(N, 1, 1, 1) each image's max - min."""
-    return images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+    return images.amax((1, *places(images)), keepdim=True) - _least(images)
+
+
+def _least(images: Tensor) -> Tensor:
+    return images.amin((1, *places(images)), keepdim=True)
 
 
 MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
+    "usual": usual,
     "mixed": mixed,
     "photographs": photographs,
     "blurred": blurred,
@@ -520,22 +582,22 @@ def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference
     >>> float(by_name("white", (0.5,), (0.25,)).draw(torch.zeros(1, 1, 2, 2), [0], 0, 0).images[0, 0, 0, 0])
     2.0
     """
+    name = "colours" if name == "colors" else name
     if name not in MADE_BY_NAME:
         raise SamplingError(f"unknown reference {name!r}; {near_misses(name, MADE_BY_NAME)}")
     if name in ("black", "white"):
         return (black if name == "black" else white)(mean, std)
-    if name == "photographs" and (tuple(mean), tuple(std)) != ((0.0,), (1.0,)):
-        return photographs(mean, std)
+    if name in ("photographs", "usual") and (tuple(mean), tuple(std)) != ((0.0,), (1.0,)):
+        return (photographs if name == "photographs" else usual)(mean, std)
     return MADE_BY_NAME[name]()
 
 
-def as_reference(reference: ReferenceLike, default: str = "mixed", samples: int = 1, seed: int = 0) -> Reference:
+def as_reference(reference: ReferenceLike, default: str = "usual", samples: int = 1, seed: int = 0) -> Reference:
     """The reference for what the user said.
 
-    A `Reference`; a tensor of images; a name ("mixed", "photographs", "blurred", "colours", "noise", "uniform",
-    "constant", "black", "white"); a callable `f(images) -> references` or `f(images, generator) -> references`; a data
-    set or loader; or
-    None for `default`.
+    A `Reference`; a tensor of images; a name ("usual", "mixed", "photographs", "blurred", "colours", "noise",
+    "uniform", "constant", "black", "white"); a callable `f(images) -> references` or
+    `f(images, generator) -> references`; a data set or loader; or None for `default`.
 
     >>> as_reference("black").description
     'black'

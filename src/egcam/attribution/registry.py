@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from inspect import Parameter, signature
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -17,12 +18,14 @@ from egcam.models.targets import Target
 
 Factory = Callable[..., Explainer]
 Made = TypeVar("Made", bound=Factory)
-Group: TypeAlias = Literal["gradient", "gradient-free", "input", "yours"]
+Group: TypeAlias = Literal["gradient", "gradient-free", "attention", "input", "control", "yours"]
 
 GROUPS: dict[Group, str] = {
     "gradient": "class activation maps from gradients",
     "gradient-free": "class activation maps without gradients",
+    "attention": "from the attention of transformers",
     "input": "attributions at the pixels",
+    "control": "maps that know nothing of the class, which a method must beat",
     "yours": "registered by you",
 }
 
@@ -49,6 +52,7 @@ class Method:
         line: colour (a name of `egcam.figures.style`), line style and marker in plots; None is chosen by its name.
         usual: whether it is compared where nobody says which methods to compare.
         highlight: whether pages frame it and tables set it in bold.
+        package: the optional package that does the work; "" for egcam's own.
     """
 
     name: str
@@ -60,6 +64,12 @@ class Method:
     line: tuple[str, str, str] | None = None
     usual: bool = False
     highlight: bool = False
+    package: str = ""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the package it needs, if any, is installed."""
+        return not self.package or find_spec(self.package) is not None
 
     @property
     def is_slow(self) -> bool:
@@ -91,6 +101,7 @@ class Facts(TypedDict, total=False):
     line: tuple[str, str, str] | None
     usual: bool
     highlight: bool
+    package: str
 
 
 @overload
@@ -106,10 +117,11 @@ def register(name: str, factory: Factory | None = None, **facts: Unpack[Facts]) 
         name: what it is asked for by.
         factory: a class, or a function that makes an explainer of a model.
         facts: all may be left out. `label`, its name in legends and tables (else `name`); `summary`, what it does in a
-            line; `group`, "gradient", "gradient-free", "input" or "yours"; `cost`, about how many times as long as one
-            gradient it takes; `line`, colour, line style and marker in plots, such as ("orange", "--", "D"); `usual`,
-            whether it is compared where nobody says which methods to compare; `highlight`, whether pages frame it and
-            tables set it in bold.
+            line; `group`, "gradient", "gradient-free", "attention", "input", "control" (left out of lists) or "yours";
+            `cost`, about how many times as long as one gradient it takes; `line`, colour, line style and marker in
+            plots, such as ("orange", "--", "D"); `usual`, whether it is compared where nobody says which methods to
+            compare; `highlight`, whether pages frame it and tables set it in bold; `package`, an optional package it
+            needs.
 
     Example:
         >>> from functools import partial
@@ -160,23 +172,29 @@ def method(name: str) -> Method:
     return _methods[name]
 
 
-def records() -> Iterator[Method]:
-    """All methods: the highlighted ones first, then group by group."""
+def records(controls: bool = False) -> Iterator[Method]:
+    """All methods: the highlighted ones first, then group by group; without controls unless they are asked for."""
     groups = list(GROUPS)
-    return iter(sorted(_methods.values(), key=lambda one: (not one.highlight, groups.index(one.group))))
+    listed = [one for one in _methods.values() if controls or one.group != "control"]
+    return iter(sorted(listed, key=lambda one: (not one.highlight, groups.index(one.group))))
 
 
-def methods() -> list[str]:
-    """The names of all registered methods.
+def methods(controls: bool = False) -> list[str]:
+    """The names of all registered methods, without controls unless they are asked for.
 
-    >>> "expected-grad-cam" in methods()
-    True
+    >>> "expected-grad-cam" in methods(), "random" in methods(), "random" in methods(controls=True)
+    (True, False, True)
     """
-    return [one.name for one in records()]
+    return [one.name for one in records(controls)]
+
+
+def is_control(name: str) -> bool:
+    """Whether the method called `name`, if it is registered, is a control."""
+    return name in _methods and _methods[name].group == "control"
 
 
 def usual_methods(most_cost: float = float("inf")) -> list[str]:
-    """What to compare where nobody says: the usual methods that cost at most so many gradients, the highlighted last.
+    """What to compare where nobody says: the usual methods that cost at most that many gradients, the highlighted last.
 
     >>> usual_methods(most_cost=12)
     ['grad-cam', 'hires-cam', 'layer-cam', 'grad-cam++', 'integrated-grad-cam', 'expected-grad-cam']
@@ -201,16 +219,25 @@ def create(name: str, model: nn.Module, **options: Any) -> Explainer:
     factory = method(name).factory
     unknown = sorted(set(options) - takes(name))
     if unknown:
-        if unknown[0] in ELSEWHERE:
-            raise MethodError(f"method {name!r} takes no option {unknown[0]!r}; {ELSEWHERE[unknown[0]]}")
-        known = sorted(takes(name))
-        raise MethodError(
-            f"method {name!r} takes no option {unknown[0]!r}; {near_misses(unknown[0], known)} "
-            f"(it takes {', '.join(known)})"
-        )
+        raise MethodError(f"method {name!r} takes no option {unknown[0]!r}; {_instead(name, unknown[0])}")
     explainer = factory(model, **options)
     explainer.method = name
     return explainer
+
+
+def _instead(name: str, option: str) -> str:
+    """What to do about an option that a method does not take: no near misses where it is one of other methods."""
+    if option in ELSEWHERE:
+        return ELSEWHERE[option]
+    known = sorted(takes(name))
+    listed = f"(it takes {', '.join(known)})"
+    others = [one.name for one in records() if option in one.options()]
+    if option == "layer" and others:
+        return f"it works at the pixels, or through the whole network, and has no layer {listed}"
+    if others:
+        more = ", …" if len(others) > 2 else ""
+        return f"it is one of {', '.join(others[:2])}{more} {listed}"
+    return f"{near_misses(option, known)} {listed}"
 
 
 def takes(name: str) -> set[str]:
@@ -223,15 +250,21 @@ def takes(name: str) -> set[str]:
 
 
 def explain(
-    model: nn.Module, images: Tensor, method: str = "expected-grad-cam", target: Target = None, **options: Any
+    model: nn.Module,
+    images: Tensor | Sequence[Tensor],
+    method: str = "expected-grad-cam",
+    target: Target = None,
+    **options: Any,
 ) -> Explanation:
     """Explain images with a method by name: Expected Grad-CAM unless another is asked for.
 
     Args:
         model: the classifier.
-        images: (N, C, H, W) floats, preprocessed as the model expects, or (C, H, W).
+        images: (N, C, H, W) floats, preprocessed as the model expects, or (C, H, W); or a list of images of one size,
+            for models that take lists.
         method: one of `methods()`.
-        target: None (the predicted class), a class index or name, one of those per image, or a callable on the output.
+        target: None (the predicted class), a class index or name, one of `egcam.targets`, one of those per image, or a
+            callable on the output.
         options: `inputs`, `keywords` and `progress` go to the call, all else to the method: layer, reference, samples,
             seed, batch_size, …
 

@@ -85,7 +85,7 @@ class SmoothGrad(_AtInput):
 @register(
     "integrated-gradients",
     label="Integrated Gradients",
-    summary="the gradient at the pixels along the way from a baseline, times the difference",
+    summary="the gradient at the pixels along the path from a baseline, times the difference",
     group="input",
     cost=28,
     line=("green", ":", "H"),

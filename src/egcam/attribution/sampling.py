@@ -23,7 +23,7 @@ from egcam.rng import generator
 Sampling: TypeAlias = Literal["lattice", "stratified", "monte-carlo"]
 SAMPLINGS: tuple[Sampling, ...] = ("lattice", "stratified", "monte-carlo")
 
-_MANY = 2**31  # so many draw numbers that taking them modulo a pool's size favours none of its images
+_MANY = 2**31  # enough draw numbers that taking them modulo a pool's size favours none of its images
 
 
 class Scheme(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -90,6 +91,9 @@ class Task:
         self.scores: Tensor | None = None
         self.activations: list[Tensor] = []
         self.tails: list[Replay] = []
+        # From (n, outputs) and (n,) classes to (n, classes) weights: the sum of so weighted class scores is explained.
+        self.class_weights: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._weights: Tensor | None = None
 
     def first_pass(self) -> ForwardPass:
         """The pass over the images themselves: settles the targets and keeps activations and scores."""
@@ -100,9 +104,16 @@ class Task:
         self.activations = seen.activations
         return seen
 
-    def first_gradients(self) -> GradientPass:
-        """The same pass with gradients."""
-        seen = self.probe.gradients(self.images, self.rows, self._settle)
+    def first_gradients(self, before_backward: Callable[[Tensor], None] | None = None) -> GradientPass:
+        """The same pass with gradients; `before_backward` gets the (n,) scores with the graph behind them."""
+
+        def score(output: Any) -> Tensor:
+            scores = self._settle(output)
+            if before_backward is not None:
+                before_backward(scores)
+            return scores
+
+        seen = self.probe.gradients(self.images, self.rows, score)
         self.meter.add(len(self.images))
         self.scores = seen.scores
         self.activations = seen.activations
@@ -117,13 +128,31 @@ class Task:
             self.scores = self._settle(self.tails[0].output)
         self.activations = [tail.as_maps(tail.activations) for tail in self.tails]
 
+    @contextmanager
+    def showing(self, images: Tensor) -> Iterator[None]:
+        """Inside the block, altered copies take the place of the images; what is explained stays what it was.
+
+        The classes are those of the images themselves, so their pass must have been made. Everything that pass showed
+        is there again afterwards.
+        """
+        before = dict(vars(self))
+        self.images, self.memo, self.class_weights = images, {}, None
+        if self.indices is not None:
+            self.targets = self.targets.settled(self.indices)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
     def _settle(self, output: Any) -> Tensor:
         count = len(self.images)
         with torch.no_grad():
             self.indices = self.targets.indices(output)
             self.predictions = self.targets.predictions(output, count)
             self.outputs = self.targets.outputs(output, count)
-        return self.targets.scores(output, self.indices, count)
+            if self.class_weights is not None and self.outputs is not None and self.indices is not None:
+                self._weights = self.class_weights(self.outputs, self.indices)
+        return self.scores_of(output, torch.arange(count, device="cpu"))
 
     def gradients(self, points: Tensor, own: Tensor) -> GradientPass:
         """A pass with gradients at `points`, row b being a variant of this task's image `own[b]`."""
@@ -147,5 +176,8 @@ class Task:
 
     def scores_of(self, output: Any, own: Tensor) -> Tensor:
         """(B,) the explained number in an output whose row b belongs to image `own[b]`."""
+        if self._weights is not None:
+            outputs = self.targets.all_scores(output, len(own))
+            return (self._weights[own.to(outputs.device)].to(outputs) * outputs).sum(1)
         indices = None if self.indices is None else self.indices[own.to(self.indices.device)]
-        return self.targets.scores(output, indices, len(own))
+        return self.targets.scores(output, indices, len(own), own)

@@ -1,13 +1,14 @@
 """Weightings: how a gradient weighs the channels of the activations.
 
     GradientMean    Grad-CAM      w_k = mean_ij g
-    Elementwise     HiRes-CAM     w_k,ij = g
+    Elementwise     HiResCAM     w_k,ij = g
     Positive        LayerCAM      w_k,ij = relu(g)
     Normalised      XGrad-CAM     w_k = sum_ij(g A) / sum_ij A
     PlusPlus        Grad-CAM++    w_k = sum_ij alpha relu(g)
+    Principal       Eigen-Grad-CAM, w_k,ij = v_k g, v the first principal direction of g A
     Summed          the attribution itself, for a gradient that already holds a difference term
 
-The map is sum_k w_k A^k, (n, h, w), before the ReLU.
+The map is sum_k w_k A^k, (n, h, w), before the ReLU. At signals and volumes ij stands for all places, (l) or (d, h, w).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.nn import functional
 
 from egcam.attribution.moments import Moments
 from egcam.errors import MethodError, near_misses
+from egcam.imageops import by_row, places
 
 Negative: TypeAlias = float | Literal["agreed"]
 WeightingLike: TypeAlias = "Weighting | str | Callable[[Tensor, Tensor], Tensor]"
@@ -68,11 +70,11 @@ class GradientMean(Weighting):
 
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, 1, 1)."""
-        return moments.first.mean((2, 3), keepdim=True)
+        return moments.first.mean(places(moments.first), keepdim=True)
 
 
 class Elementwise(Weighting):
-    """HiRes-CAM: each position is weighed by its own gradient."""
+    """HiResCAM: each position is weighed by its own gradient."""
 
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, h, w)."""
@@ -92,8 +94,8 @@ class Normalised(Weighting):
 
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, 1, 1)."""
-        product = (moments.first * activations).sum((2, 3), keepdim=True)
-        total = activations.sum((2, 3), keepdim=True)
+        product = (moments.first * activations).sum(places(activations), keepdim=True)
+        total = activations.sum(places(activations), keepdim=True)
         return torch.where(total == 0, torch.zeros_like(total), product / total)
 
 
@@ -117,9 +119,74 @@ class PlusPlus(Weighting):
         assert moments.second is not None
         assert moments.third is not None
         ratio = torch.where(moments.second == 0, 0.0, moments.third / moments.second).to(activations.dtype)
-        below = 2 + activations.sum((2, 3), keepdim=True) * ratio
+        below = 2 + activations.sum(places(activations), keepdim=True) * ratio
         alpha = torch.where((below == 0) | (moments.second == 0), torch.zeros_like(below), 1 / below)
-        return (alpha * moments.first.relu()).sum((2, 3), keepdim=True)
+        return (alpha * moments.first.relu()).sum(places(activations), keepdim=True)
+
+
+@dataclass(frozen=True)
+class Principal(Weighting):
+    """Eigen-Grad-CAM: the map is the first principal component of the products g A; see `first_component`.
+
+    Attributes:
+        centred: take each channel's mean over the positions away first, as pytorch-grad-cam does.
+    """
+
+    centred: bool = False
+
+    def weights(self, moments: Moments, activations: Tensor) -> Tensor:
+        """(n, K, h, w)."""
+        return moments.first * self._direction(moments, activations)
+
+    def contributions(self, moments: Moments, activations: Tensor) -> Tensor:
+        """v_k g A^k."""
+        products = moments.first * activations
+        products = _centred(products) if self.centred else products
+        return products * principal_direction(products)
+
+    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
+        """|v_k| E|g| |A^k|, v that of the mean gradient."""
+        assert moments.size is not None
+        return self._direction(moments, activations).abs() * moments.size * activations.abs()
+
+    def _direction(self, moments: Moments, activations: Tensor) -> Tensor:
+        products = moments.first * activations
+        return principal_direction(_centred(products) if self.centred else products)
+
+
+def first_component(planes: Tensor, centred: bool = False) -> Tensor:
+    """(n, h, w) the first principal component of (n, K, h, w) planes: sum_k v_k B^k.
+
+    v is the first right singular vector of the planes as a (h w, K) matrix; with `centred`, of the planes less their
+    means.
+
+    >>> first_component(torch.tensor([[[[3.0, 0.0]], [[4.0, 0.0]]]]))
+    tensor([[[5., 0.]]])
+    """
+    planes = _centred(planes) if centred else planes
+    return (planes * principal_direction(planes)).sum(1)
+
+
+def principal_direction(planes: Tensor) -> Tensor:
+    """(n, K, 1, 1) the direction v, of length 1.
+
+    A singular vector has no sign of its own: this one makes the component agree with the planes' sum, that is
+    sum_ij (sum_k v_k B^k)(sum_k B^k) >= 0. Planes that are not finite have NaN.
+    """
+    flat = planes.flatten(2)
+    # Double precision: of two components of nearly the same size, batches must not disagree which is the first.
+    flat = flat if flat.device.type == "mps" else flat.double()
+    broken = ~flat.flatten(1).isfinite().all(1)
+    flat = torch.where(broken[:, None, None], torch.zeros_like(flat), flat)
+    direction = torch.linalg.svd(flat, full_matrices=False).U[:, :, :1]
+    agreement = ((direction * flat).sum(1) * flat.sum(1)).sum(1)
+    direction = torch.where((agreement < 0)[:, None, None], -direction, direction)
+    direction = torch.where(broken[:, None, None], torch.full_like(direction, float("nan")), direction)
+    return by_row(direction[..., 0], planes).to(planes.dtype)
+
+
+def _centred(planes: Tensor) -> Tensor:
+    return planes - planes.mean(places(planes), keepdim=True)
 
 
 class Summed(Weighting):
@@ -174,6 +241,7 @@ BY_NAME: dict[str, type[Weighting]] = {
     "positive": Positive,
     "normalised": Normalised,
     "plus-plus": PlusPlus,
+    "principal": Principal,
     "summed": Summed,
 }
 

@@ -22,7 +22,7 @@ class _NoTypes:
     """Arguments and flags without Typer's `<list[Path]>` and `<bool>`: their names say what they are."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, told to show no type where it says nothing."""
+        """The parameters, without a type where it says nothing."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if isinstance(param, TyperArgument) or getattr(param, "is_flag", False):

@@ -33,19 +33,39 @@ def read_target(text: str | None) -> int | str | None:
         return text
 
 
+def read_reshape(text: str | None) -> str | tuple[int, ...] | None:
+    """What a layer outputs: a name, or the grid of its tokens, height x width.
+
+    Example:
+        >>> read_reshape("14x16"), read_reshape("channels-last")
+        ((14, 16), 'channels-last')
+    """
+    if text is None:
+        return None
+    sides = text.split("x")
+    return tuple(map(int, sides)) if all(side.isdecimal() for side in sides) else text
+
+
 def read_methods(text: str) -> list[str]:
-    """The methods of a comma-separated list, each once; "all" is every registered one."""
-    from egcam.attribution.registry import methods
+    """The methods of a comma-separated list, each once; "all" is every one but those of other packages."""
+    from egcam.attribution.registry import methods, records
 
     known = methods()
     if text.strip() == "all":
-        return list(known)
+        return [one.name for one in records() if not one.package]
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise MethodError("no method is named: pass --methods a,b,c or --methods all; `egcam methods` lists them")
     for name in names:
         check_method(name, known)
     return names
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `InputError` where a file is in the way of the folder for results, before any work is done."""
+    in_the_way = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    if in_the_way is not None:
+        raise InputError(f"{in_the_way} is a file: pass --out with a folder for the results")
 
 
 def check_method(name: str, known: Sequence[str] | None = None) -> None:

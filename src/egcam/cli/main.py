@@ -11,6 +11,7 @@ import typer
 from egcam._version import __version__
 from egcam.cli.commands.compare import compare
 from egcam.cli.commands.demo import demo
+from egcam.cli.commands.detect import detect
 from egcam.cli.commands.explain import explain
 from egcam.cli.commands.figure import figure
 from egcam.cli.commands.layers import layers
@@ -18,7 +19,9 @@ from egcam.cli.commands.methods import methods
 from egcam.cli.commands.metrics import metrics
 from egcam.cli.commands.models import models
 from egcam.cli.commands.saturation import saturation
+from egcam.cli.commands.segment import segment
 from egcam.cli.commands.study import study
+from egcam.cli.commands.truth import truth
 from egcam.cli.commands.web import web
 from egcam.cli.console import EXIT_CODES, answering, clear_errors
 from egcam.cli.help_texts import PlainCommand, PlainGroup, flowing
@@ -66,7 +69,10 @@ def _add(command: Callable[..., Any], name: str, example: str) -> None:
 
 _add(explain, "explain", "egcam explain cat.jpg dog.png --target tabby --reference my_photos/ --out maps")
 _add(compare, "compare", "egcam compare cat.jpg --methods grad-cam,layer-cam,expected-grad-cam")
+_add(detect, "detect", "egcam detect street.jpg --threshold 0.7 --most 4")
+_add(segment, "segment", "egcam segment garden.jpg --class dog")
 _add(saturation, "saturation", "egcam saturation photos/ --model efficientnet-lite0 --layer _blocks.10 --out saturated")
+_add(truth, "truth", "egcam truth --quick --methods grad-cam,hires-cam,expected-grad-cam --out truth")
 _add(demo, "demo", "egcam demo --out demo --open")
 _add(methods, "methods", "egcam methods expected-grad-cam")
 _add(metrics, "metrics", "egcam metrics --json")

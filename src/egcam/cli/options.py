@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from egcam.models.classifier import Classifier
 
 DEFAULT_MODEL = "efficientnet-lite0"
 DEFAULT_METHOD = "expected-grad-cam"
@@ -20,7 +27,8 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="NAME",
-        help="Embedded, torchvision's, timm's (timm/NAME), or your own: path/to/file.py:function. See: egcam models",
+        help="Embedded, torchvision's, timm's (timm/NAME), Hugging Face's (hf:NAME or a folder), or your own: "
+        "path/to/file.py:function. See: egcam models",
     ),
 ]
 Weights = Annotated[
@@ -31,10 +39,16 @@ Classes = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Class names, one on each line or in JSON, where they are not known."),
 ]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option("--text", metavar="TEXT", help="For CLIP and SigLIP: a text to compare images with; give several."),
+]
 Target = Annotated[
     str | None,
     typer.Option("--target", "-t", metavar="NAME|INT", help="The class to explain; the predicted one if not given."),
 ]
+Method = Annotated[str, typer.Option("--method", metavar="NAME", help="How to explain; see: egcam methods")]
+Most = Annotated[int, typer.Option(metavar="N", min=1, help="How many objects to explain in an image, at most.")]
 Methods = Annotated[
     str | None,
     typer.Option(
@@ -54,6 +68,14 @@ Reference = Annotated[
 Samples = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="How many samples (or steps) an averaging method takes.")
 ]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(metavar="T", help="Stop sampling once the map's relative standard error is at most T, such as 0.1."),
+]
+Reshape = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="What the layer outputs: tokens, 14x14 (their grid), channels-first or -last."),
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Same seed, same map.")]
 Device = Annotated[str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:1, mps; a GPU if there is one.")]
 BatchSize = Annotated[
@@ -61,9 +83,73 @@ BatchSize = Annotated[
 ]
 Signed = Annotated[bool, typer.Option("--signed", help="Show negative evidence, too (no ReLU).")]
 Sharpness = Annotated[
-    float,
-    typer.Option(metavar="P", min=1, help="Draw heat maps to the power of P: what is small gets smaller."),
+    float, typer.Option(metavar="P", min=1, help="Draw heat maps to the power of P: what is small gets smaller.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the files go.")]
 Open = Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+
+
+@dataclass(frozen=True)
+class Explaining:
+    """The options of every command that explains images; see `explaining`."""
+
+    layer: Layer = None
+    reference: Reference = None
+    samples: Samples = None
+    seed: Seed = 0
+    device: Device = None
+    batch_size: BatchSize = None
+    weights: Weights = None
+    classes: Classes = None
+    signed: Signed = False
+    sharpness: Sharpness = 1.0
+    as_json: Json = False
+
+    def check(self) -> None:
+        """Raise where an option is wrong that Typer does not check."""
+        from egcam.drawing.palette import checked_sharpness
+
+        checked_sharpness(self.sharpness)
+
+    def classifier(self, model: str, texts: Sequence[str] | None = None) -> Classifier:
+        """The classifier called `model`, with the weights and class names that were given."""
+        from egcam.cli.inputs import read_classes
+        from egcam.models.zoo import load_for_photographs
+
+        return load_for_photographs(model, self.weights, self.device, read_classes(self.classes), texts or None)
+
+    def of_method(self, classifier: Classifier) -> dict[str, Any]:
+        """What goes to the method; references are prepared as the network expects them."""
+        from egcam.cli.inputs import read_reference
+
+        return {
+            "layer": self.layer,
+            "samples": self.samples,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "signed": self.signed,
+            "reference": read_reference(self.reference, classifier),
+        }
+
+
+def explaining(command: Callable[..., int]) -> Callable[..., int]:
+    """A command with a parameter `given: Explaining`, in whose place Typer sees an option for each of its fields."""
+    names = [field.name for field in fields(Explaining)]
+    types = get_type_hints(Explaining, include_extras=True)
+
+    @wraps(command)
+    def grouped(**options: Any) -> int:
+        given = Explaining(**{name: options.pop(name) for name in names})
+        return command(**options, given=given)
+
+    group = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
+        for field in fields(Explaining)
+    ]
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        parameters += group if parameter.name == "given" else [parameter.replace(kind=Parameter.KEYWORD_ONLY)]
+    grouped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    grouped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return grouped

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
-
-from egcam.cli.console import out, readable
+from egcam.cli.console import out, readable, table
+from egcam.evaluation.numbers import counted
 
 if TYPE_CHECKING:
+    from egcam.attribution.explanation import Explanation
     from egcam.models.classifier import Prediction
     from egcam.photos.comparison import Comparison, Result
 
@@ -45,6 +44,7 @@ class Explained:
             "layer": explanation.layer,
             "reference": explanation.reference,
             "passes": explanation.passes,
+            "completeness": _completeness(explanation),
             "seconds": round(self.result.seconds, 4),
             "sharpness": self.result.sharpness,
             "warnings": list(self.warnings),
@@ -67,6 +67,15 @@ class Explained:
         (self.folder / _RECORD).write_text(record + "\n", encoding="utf-8")
 
 
+def _completeness(explanation: Explanation) -> dict[str, float] | None:
+    """What the map adds up to, what it should, and what of it the hottest tenth holds, in units of the score."""
+    found = explanation.completeness
+    if found is None:
+        return None
+    hottest = explanation.share(explanation.hottest())
+    return {"total": float(found.total[0]), "expected": float(found.expected[0]), "hottest_tenth": float(hottest[0])}
+
+
 def prediction_dict(prediction: Prediction) -> dict[str, Any]:
     """A predicted class for JSON."""
     chance = round(prediction.probability, 6)
@@ -86,6 +95,7 @@ def comparison_dict(found: Comparison) -> dict[str, Any]:
                 "layer": result.explanation.layer,
                 "seconds": round(result.seconds, 4),
                 "passes": result.explanation.passes,
+                **({} if result.score is None else {"insertion_deletion": round(result.score, 4)}),
             }
             for result in found.results
         ],
@@ -142,29 +152,27 @@ def _may_be_ours(folder: Path, file: Path) -> bool:
 
 
 def print_table(explained: Sequence[Explained], folder: Path) -> None:
-    """One row for each image: file, class, probability, layer, method, seconds."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, right in _COLUMNS:
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
-    for one in explained:
-        table.add_row(
-            escape(readable(str(one.file))),
-            escape(one.target.name),
+    """One row for each image: file, class, probability, what the hottest tenth is worth, seconds; then the layers.
+
+    At 80 columns a file's name must still be readable.
+    """
+    rows = [
+        (
+            readable(str(one.file)),
+            one.target.name,
             f"{one.target.probability:.1%}",
-            escape(str(one.result.explanation.layer)),
-            one.result.method,
+            one.result.explanation.worth() or "–",
             f"{one.result.seconds:.2f}",
         )
+        for one in explained
+    ]
+    heads = ("file", "class", "probability", "hottest tenth", "seconds")
     console = out()
-    console.print(table)
-    console.print(readable(f"{len(explained)} image(s) explained; pictures are in {folder}"), markup=False)
-
-
-_COLUMNS = (
-    ("file", False),
-    ("class", False),
-    ("probability", True),
-    ("layer", False),
-    ("method", False),
-    ("seconds", True),
-)
+    numbers = {"probability", "hottest tenth", "seconds"}
+    console.print(table(heads, rows, right=numbers, whole={"file", *numbers}))
+    if any(one.result.explanation.worth() for one in explained):
+        console.print("hottest tenth: what a tenth of the image adds to the score, of all that the image adds")
+    layers = ", ".join(dict.fromkeys(str(one.result.explanation.layer) for one in explained))
+    how = f"{explained[0].result.method} at {layers}"
+    said = f"{counted(len(explained), 'image')} explained by {how}; pictures are in {folder}"
+    console.print(readable(said), markup=False)

@@ -2,45 +2,95 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from time import monotonic
-from types import FrameType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from egcam.cli.console import note, say
-from egcam.studies.cost import unit_passes
-from egcam.studies.estimation import Estimate, estimated
+from egcam.evaluation.numbers import counted
+from egcam.studies.cost import Estimate, estimated, unit_passes
 from egcam.studies.progress import duration
 from egcam.studies.records import Outcome
 from egcam.studies.runner import Agenda, Watcher
 
 _TOLD_EVERY = 30.0
+_SILENCE = 120.0
 
 
-def cost_line(found: Estimate, workers: int) -> str:
-    """How much a study is, in a line."""
-    shared = "one worker" if workers == 1 else f"{workers} workers"
+def cost_line(found: Estimate, workers: int | None) -> str:
+    """How much a study is, in a line; `workers` is None where nobody knows yet how many there will be."""
+    shared = "of one worker's time" if workers is None else f"with {counted(workers, 'worker')}"
     return (
-        f"{found.images:,} images, {found.units:,} units, {found.total_passes:,} passes: "
-        f"about {duration(found.total_seconds / workers)} with {shared}"
+        f"{counted(found.images, 'image')}, {counted(found.units, 'unit')}, {found.total_passes:,} passes: "
+        f"about {duration(found.total_seconds / (workers or 1))} {shared}"
     )
+
+
+def estimate_lines(found: Estimate, workers: int, memory: int | None) -> list[str]:
+    """What a study takes, and of what."""
+    lines = [
+        f"{label}: {passes:,} passes, about {duration(found.seconds[label])} of worker time"
+        for label, passes in found.passes.items()
+    ]
+    lines.append(
+        f"by the fastest and the slowest probe {duration(found.fastest / workers)} to "
+        f"{duration(found.slowest / workers)}; backward passes and reading come on top"
+    )
+    total = max(found.total_seconds, 1e-9)
+    for what, parts in (("methods", found.by_method), ("metrics", found.by_metric)):
+        most = sorted(parts.items(), key=lambda one: -one[1])[:5]
+        lines.append(f"dearest {what}: " + ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in most))
+    if memory is not None:
+        lines.append(f"memory: {_size(memory)} for this estimate; a worker takes about as much, and its batches on top")
+    lines.append(
+        f"disk: about {_size(found.disk)}; report: about {duration(found.report_seconds)} and "
+        f"{_size(found.report_memory)} of memory"
+    )
+    return lines
+
+
+def peak_memory() -> int | None:
+    """The most bytes this process has held; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _size(count: float) -> str:
+    """Bytes in words.
+
+    >>> _size(12), _size(345_000), _size(2.5e9)
+    ('12 B', '345 kB', '2.5 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2g} {unit}" if count < 10 * size else f"{count / size:,.0f} {unit}"
+    return f"{count:.0f} B"
 
 
 class Bar(Watcher):
     """A bar on stderr with units, rate and time left; a line now and then where nobody sees a bar.
 
     The share done is that of passes, not of units: Score-CAM's units take hundreds of times as many as Grad-CAM's.
+    A thread of its own keeps it alive: also while no unit comes in it is said that the run is, and since when.
+
+    Args:
+        wanted: whether anything is said at all.
+        clock: seconds that pass.
+        every: seconds between two lines.
     """
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self, wanted: bool, clock: Callable[[], float] = monotonic, every: float = _TOLD_EVERY) -> None:
         self.failed = self.smaller = 0
         console = Console(stderr=True)
-        self._wanted = wanted
+        self._wanted, self._clock, self._every = wanted, clock, every
         self._seen = wanted and console.is_terminal
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -54,14 +104,20 @@ class Bar(Watcher):
             speed_estimate_period=600,
         )
         self._costs: dict[tuple[str, str], int] = {}
-        self._done = self._total = 0
-        self._began = self._told = monotonic()
+        self._done = self._total = self._passes_done = 0
+        self._passes = 1
+        self._began = self._last = clock()
+        self._over = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="egcam heartbeat", daemon=True)
 
     def __enter__(self) -> Bar:
         self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._heart.is_alive():
+            self._heart.join()
         self._bar.stop()
 
     def begins(self, agenda: Agenda) -> None:
@@ -76,48 +132,50 @@ class Bar(Watcher):
             for model in study.models
             for method in study.methods
         }
-        self._total, self._began = len(agenda.todo), monotonic()
-        passes = sum(self._costs[unit.model, unit.method] for unit in agenda.todo)
+        self._total, self._began, self._last = len(agenda.todo), self._clock(), self._clock()
+        self._passes = max(1, sum(self._costs[unit.model, unit.method] for unit in agenda.todo))
         if self._wanted:
             whole = estimated(study, networks, agenda.images)
-            say(f"{cost_line(whole, 1)}; {agenda.done:,} units are done, {self._total:,} to do")
-        self._task = self._bar.add_task(study.name, total=max(1, passes), units="")
+            done = f"{counted(agenda.done, 'unit')} {'is' if agenda.done == 1 else 'are'} done"
+            say(f"{cost_line(whole, agenda.workers)}; {done}, {self._total:,} to do")
+        self._task = self._bar.add_task(study.name, total=self._passes, units="")
+        if self._wanted and agenda.todo:
+            self._heart.start()
 
     def came(self, outcomes: Sequence[Outcome]) -> None:
         """Move on."""
         self._done += len(outcomes)
+        self._last = self._clock()
         self.failed += sum(one.error is not None for one in outcomes)
         self.smaller += sum(one.batch_size is not None for one in outcomes)
         passes = sum(self._costs[one.unit.model, one.unit.method] for one in outcomes)
-        rate = self._done / max(1e-9, monotonic() - self._began)
+        self._passes_done += passes
+        self._bar.update(self._task, advance=passes, units=self._text())
+
+    def line(self) -> str:
+        """How far the run is, with the time left, for where nobody sees a bar."""
+        share = self._passes_done / self._passes
+        left = (self._clock() - self._began) * (1 - share) / share if share else None
+        told = f"about {duration(left)} left" if left is not None else "time left unknown until a unit is done"
+        return f"{self._text()}, {share:.0%}, {told}"
+
+    def _text(self) -> str:
+        now = self._clock()
+        rate = self._done / max(1e-9, now - self._began)
         text = f"{self._done:,}/{self._total:,} units, {_rate(rate)}"
         text += f", {self.failed:,} failed" if self.failed else ""
-        self._bar.update(self._task, advance=passes, units=text)
-        if self._wanted and not self._seen and monotonic() - self._told >= _TOLD_EVERY:
-            self._told = monotonic()
-            say(f"{text}, {self._bar.tasks[0].percentage:.0f} %")
+        silent = now - self._last
+        return text + (f", no unit for {duration(silent)}" if silent >= _SILENCE else "")
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._every):
+            if self._seen:
+                self._bar.update(self._task, units=self._text())
+            else:
+                say(self.line())
 
 
 def _rate(units_per_second: float) -> str:
     if units_per_second >= 1:
         return f"{units_per_second:.1f}/s"
     return f"{60 * units_per_second:.1f}/min"
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """A polite kill, or a terminal that is gone, ends the run like Ctrl-C: what is done is saved."""
-
-    def interrupt(number: int, frame: FrameType | None) -> Any:
-        raise KeyboardInterrupt
-
-    polite = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # What is ignored stays so: under nohup a run is to outlive its terminal.
-    before = {one: signal.getsignal(one) for one in polite if signal.getsignal(one) is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, interrupt)
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

@@ -22,33 +22,48 @@ from egcam.imageops import gaussian_blur
 _SPECKLED = 0.6
 
 
-def _checked(heatmap: npt.ArrayLike) -> Pixels:
-    values = np.array(heatmap, dtype=np.float32)
-    if values.ndim != 2:
-        raise InputError(f"a heat map to draw has two dimensions (height, width), not shape {values.shape}")
-    if not np.isfinite(values).all():
-        raise InputError("the heat map holds NaN or infinite values and cannot be drawn")
-    return values
+_AXES = {1: "one dimension (length)", 2: "two dimensions (height, width)", 3: "three (depth or frames, height, width)"}
 
 
-def _as_image(colors: Pixels) -> Image.Image:
+def as_map(values: Tensor | npt.ArrayLike, axes: int = 2) -> Pixels:
+    """(h, w) a finite map of any scale, with that many dimensions."""
+    found = as_array(values)
+    if found.ndim != axes or found.size == 0:
+        raise InputError(f"a map to draw has {_AXES[axes]}, not shape {found.shape}")
+    if not np.isfinite(found).all():
+        raise InputError("the map holds NaN or infinite values and cannot be drawn")
+    return found
+
+
+def as_array(values: Tensor | npt.ArrayLike) -> Pixels:
+    """A copy of numbers as an array, wherever they are."""
+    plain = values.detach().float().cpu() if isinstance(values, Tensor) else values
+    return np.asarray(plain, dtype=np.float32).copy()
+
+
+def as_picture(colors: Pixels) -> Image.Image:
+    """(H, W, 3) in [0, 1] as a picture."""
     return Image.fromarray(np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8))
 
 
-def heatmap_image(heatmap: npt.ArrayLike, colormap: str | None = None, sharpness: float = 1.0) -> Image.Image:
+def heatmap_image(
+    heatmap: npt.ArrayLike, colormap: str | None = None, sharpness: float = 1.0, signed: bool | None = None
+) -> Image.Image:
     """A heat map in colours, without a photograph.
 
     Args:
         heatmap: (H, W) values in [0, 1], or in [-1, 1] for a signed map.
         colormap: a matplotlib colour map; by default that of `egcam.drawing.palette`.
         sharpness: an exponent of what is shown.
+        signed: from -1 rather than from 0; None is where there are negative values.
 
     Example:
         >>> heatmap_image(np.eye(4)).size
         (4, 4)
     """
-    values = _checked(heatmap)
-    return _as_image(heat_layer(values, colormap, is_signed(values), sharpness=sharpness)[:, :, :3])
+    values = as_map(heatmap)
+    signed = is_signed(values) if signed is None else signed
+    return as_picture(heat_layer(values, colormap, signed, sharpness=sharpness)[:, :, :3])
 
 
 def overlay_image(
@@ -57,6 +72,7 @@ def overlay_image(
     alpha: float = OPACITY,
     colormap: str | None = None,
     sharpness: float = 1.0,
+    signed: bool | None = None,
 ) -> Image.Image:
     """A heat map laid over its photograph: the more important a place, the less the photograph shows through.
 
@@ -67,16 +83,25 @@ def overlay_image(
         alpha: how opaque the most important place is; places of no importance show the bare photograph.
         colormap: a matplotlib colour map; by default that of `egcam.drawing.palette`.
         sharpness: an exponent of what is shown.
+        signed: from -1 rather than from 0; None is where there are negative values.
 
     Example:
         >>> overlay_image(Image.new("RGB", (8, 6), "white"), np.zeros((3, 4))).getpixel((0, 0))
         (255, 255, 255)
     """
+    values = as_map(heatmap)
+    signed = is_signed(values) if signed is None else signed
+    return laid_over(image, legible(values), colormap, signed, alpha, sharpness)
+
+
+def laid_over(
+    image: Image.Image, values: Pixels, colormap: str | None, signed: bool, alpha: float, sharpness: float
+) -> Image.Image:
+    """`overlay_image` for a map that is `legible` already, as one slice of many is."""
     photograph = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
-    values = _checked(heatmap)
-    below, layer = overlay_layers(photograph, values, colormap, is_signed(values), alpha, sharpness)
+    below, layer = _layers(photograph, values, colormap, signed, alpha, sharpness)
     opacity = layer[:, :, 3:]
-    return _as_image((1 - opacity) * below + opacity * layer[:, :, :3])
+    return as_picture((1 - opacity) * below + opacity * layer[:, :, :3])
 
 
 def overlay_layers(
@@ -108,7 +133,15 @@ def overlay_layers(
         >>> below[0].round(3).tolist(), [round(float(alpha), 3) for alpha in layer[0, :, 3]]
         ([[1.0, 0.0, 0.0], [0.299, 0.299, 0.299]], [0.0, 0.8])
     """
-    values = _resized(legible(heat.astype(np.float32)), (photograph.shape[1], photograph.shape[0]))
+    if heat.ndim != 2:
+        raise InputError(f"a heat map to draw over a photograph has {_AXES[2]}, not shape {heat.shape}")
+    return _layers(photograph, legible(heat.astype(np.float32)), colors, signed, opacity, sharpness)
+
+
+def _layers(
+    photograph: Pixels, heat: Pixels, colors: str | None, signed: bool, opacity: float, sharpness: float
+) -> tuple[Pixels, Pixels]:
+    values = _resized(heat, (photograph.shape[1], photograph.shape[0]))
     layer = heat_layer(values, colors, signed, 1.0, sharpness)
     below = greyed(photograph, layer[:, :, 3:])
     layer[:, :, 3] *= checked_opacity(opacity)
@@ -165,7 +198,7 @@ def to_pil(images: Tensor) -> list[Image.Image]:
         raise InputError(f"images to show have shape (N, C, H, W) or (C, H, W), not {tuple(images.shape)}")
     batch = batch[:, :1].expand(-1, 3, -1, -1) if batch.shape[1] < 3 else batch[:, :3]
     batch = batch.to("cpu", torch.float32).permute(0, 2, 3, 1)
-    return [_as_image(_to_unit_range(image.numpy())) for image in batch]
+    return [as_picture(_to_unit_range(image.numpy())) for image in batch]
 
 
 def _to_unit_range(pixels: Pixels) -> Pixels:
@@ -214,7 +247,9 @@ class _Style:
         return round(1.45 * (self.title_size + self.detail_size))
 
 
-def grid(tiles: Sequence[Tile], columns: int, side: int = 280, heading: str = "") -> Image.Image:
+def grid(
+    tiles: Sequence[Tile], columns: int, side: int = 280, heading: str = "", height: int | None = None
+) -> Image.Image:
     """Labelled pictures in rows, from left to right; every label fits its tile.
 
     Args:
@@ -222,6 +257,7 @@ def grid(tiles: Sequence[Tile], columns: int, side: int = 280, heading: str = ""
         columns: how many stand in a row.
         side: the width and height of one picture.
         heading: a line above everything.
+        height: of one picture, where they are no squares.
 
     Example:
         >>> tile = Tile(Image.new("RGB", (9, 9)), "black")
@@ -233,33 +269,36 @@ def grid(tiles: Sequence[Tile], columns: int, side: int = 280, heading: str = ""
     style = _Style(side)
     columns = max(1, min(columns, len(tiles)))
     rows = -(-len(tiles) // columns)
+    height = side if height is None else height
     top = style.gap + (2 * style.title_size if heading else 0)
     width = columns * (side + style.gap) + style.gap
-    page = Image.new("RGB", (width, top + rows * (side + style.header + style.gap)), style.page)
+    page = Image.new("RGB", (width, top + rows * (height + style.header + style.gap)), style.page)
     draw = ImageDraw.Draw(page)
     if heading:
         _write(draw, heading, (style.gap, style.gap), style.title_size + 3, style.ink, width - 2 * style.gap)
     for index, tile in enumerate(tiles):
         row, column = divmod(index, columns)
         left = style.gap + column * (side + style.gap)
-        above = top + row * (side + style.header + style.gap)
-        _place(page, draw, tile, (left, above), style)
+        above = top + row * (height + style.header + style.gap)
+        _place(page, draw, tile, (left, above), style, height)
     return page
 
 
-def _place(page: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, corner: tuple[int, int], style: _Style) -> None:
+def _place(
+    page: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, corner: tuple[int, int], style: _Style, height: int
+) -> None:
     left, above = corner
     _write(draw, tile.title, (left, above), style.title_size, style.ink, style.side, bold=True)
     below_title = above + round(1.4 * style.title_size)
     _write(draw, tile.detail, (left, below_title), style.detail_size, style.faint, style.side)
-    picture = _fitted(tile.image, style.side)
-    spare = (style.side - picture.width) // 2, (style.side - picture.height) // 2
+    picture = _fitted(tile.image, style.side, height)
+    spare = (style.side - picture.width) // 2, (height - picture.height) // 2
     page.paste(picture, (left + spare[0], above + style.header + spare[1]))
 
 
-def _fitted(image: Image.Image, side: int) -> Image.Image:
-    """The picture scaled so that its longer side is `side`."""
-    scale = side / max(image.size)
+def _fitted(image: Image.Image, width: int, height: int) -> Image.Image:
+    """The picture scaled so that it just fits."""
+    scale = min(width / image.width, height / image.height)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS)
 

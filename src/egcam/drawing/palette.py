@@ -30,10 +30,10 @@ Pixels: TypeAlias = npt.NDArray[np.floating[Any]]
 HEAT_COLORS = "viridis"
 OPACITY = 0.8
 
-# A diverging map whose lightness falls evenly on both sides of a near-white middle: blue against, red for. The
+# A diverging map whose lightness falls evenly on both sides of a near-white middle: blue is negative, red positive. The
 # two ends have the same lightness, so neither side looks stronger (CIELAB: lightness, red-green, yellow-blue).
 _MIDDLE_LIGHTNESS, _END_LIGHTNESS = 95.0, 35.0
-_AGAINST, _FOR = (8.0, -44.0), (48.0, 30.0)
+_NEGATIVE, _POSITIVE = (8.0, -44.0), (48.0, 30.0)
 
 
 def is_signed(*maps: Pixels) -> bool:
@@ -83,11 +83,7 @@ def heat_colors(name: str | None = None, signed: bool = False) -> Colormap:
 
 
 def heat_layer(
-    heat: Pixels,
-    colors: str | None = None,
-    signed: bool = False,
-    opacity: float = OPACITY,
-    sharpness: float = 1.0,
+    heat: Pixels, colors: str | None = None, signed: bool = False, opacity: float = OPACITY, sharpness: float = 1.0
 ) -> Pixels:
     """(H, W, 4) what lies over a photograph: the colours of a heat map, with alpha = opacity * |importance|.
 
@@ -122,7 +118,7 @@ def signed_colors() -> Colormap:
     position = np.linspace(-1, 1, 511)
     strength = np.abs(position)
     lightness = _MIDDLE_LIGHTNESS - (_MIDDLE_LIGHTNESS - _END_LIGHTNESS) * strength
-    hue = np.where(position[:, None] < 0, np.array(_AGAINST), np.array(_FOR))
+    hue = np.where(position[:, None] < 0, np.array(_NEGATIVE), np.array(_POSITIVE))
     table = _rgb_from_lab(lightness, *(hue * strength[:, None]).T)
     return ListedColormap([tuple(entry) for entry in table], name="egcam_signed")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from time import perf_counter
 from typing import Any
 
@@ -17,15 +18,19 @@ from torch import Tensor, nn
 from egcam.attribution import registry
 from egcam.errors import InputError, MethodError
 from egcam.evaluation.failures import Failure, Fault, fault_of, report
-from egcam.evaluation.table import Row, Table
-from egcam.metrics.case import Case
+from egcam.evaluation.score import Score
+from egcam.evaluation.table import Table
+from egcam.imageops import size_of, upsampled
+from egcam.metrics.case import AtLayer, Case
 from egcam.metrics.explaining import Explainer, made_by, maps_in
-from egcam.metrics.inputs import Protocol, as_masks, chunks, resized
+from egcam.metrics.inputs import Protocol, as_masks, chunks
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import Metric, MetricError, metric, names
 from egcam.metrics.timing import synchronise
 from egcam.metrics.undefined import Causes, causes_collected
-from egcam.models.targets import Target
+from egcam.models.class_names import Classes
+from egcam.models.reading import Reshape
+from egcam.models.targets import Target, of_images
 
 Method = str | Explainer
 Options = Mapping[str, Any]
@@ -44,12 +49,17 @@ def evaluate(
     *,
     protocol: Protocol = "default",
     layer: Any = None,
+    reshape: Reshape | None = None,
+    classes: Classes | None = None,
+    inputs: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
     method_options: Mapping[str, Options] | None = None,
     metric_options: Mapping[str, Options] | None = None,
     image_names: Sequence[str] | None = None,
     batch_size: int | None = None,
     curves: bool = False,
     progress: Callable[[str], None] | None = None,
+    dimensions: int | None = None,
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
 
@@ -57,27 +67,34 @@ def evaluate(
     the unaltered images, insertion and deletion their curves, the robustness metrics their perturbed explanations, the
     confidence metrics their masked images, and all methods what infidelity finds out about the network. All methods are
     given the same classes and the same noise, so that their scores are paired. A method or metric that raises an error
-    has NaN with the cause in the table, an `egcam.errors.FailedEvaluationWarning` names it, and the rest goes on. To
+    has NaN with the cause in the table, an `egcam.errors.FailedEvaluationWarning` names it, and the rest continues. To
     stop instead, turn the warning into an error.
 
     Args:
         model: the classifier.
-        images: (N, C, H, W), preprocessed as the model expects.
+        images: (N, C, H, W), preprocessed as the model expects; a list of images for a model that takes lists.
         methods: names of registered methods, explainers, or callables (images, target) -> maps; or a mapping from the
             names in the table to any of these.
         metrics: names of metrics; None is all of the paper's that the inputs allow.
-        target: the classes to explain; None is the prediction.
+        target: the classes to explain, or `egcam.targets`, one or one per image; None is the prediction.
         masks: (N, H, W) masks of the objects, for localization.
         reference: what Expected Grad-CAM's references are drawn from; goes to the named methods that take one.
         seed: of methods by name and of metrics.
         protocol: "default", or "paper" for its conventions in every metric that has them.
         layer: where methods by name explain; goes to those that take one.
+        reshape: how that layer's output becomes (N, channels, height, width), where it is not; see `egcam.Explainer`.
+        classes: the class names, for targets by name; models that carry names need none.
+        inputs: further positional inputs of the model: tensors with N rows go with the images row by row, what all
+            images have in common is passed as `egcam.shared(…)`. A callable among the methods is then called with
+            (images, target, inputs=…, keywords=…).
+        keywords: further keyword inputs of the model, treated alike.
         method_options: more options of methods by name, by method.
         metric_options: options of metrics, by metric.
         image_names: names of the images for the table; their numbers otherwise.
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
         curves: keep the insertion and deletion curves in `Table.curves`.
         progress: called with a line when a method begins a metric.
+        dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the model.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
@@ -85,7 +102,8 @@ def evaluate(
         >>> table.frame.shape
         (8, 5)
     """
-    case = Case(model, images, target=target, masks=masks, batch_size=batch_size)
+    of_model: dict[str, Any] = {"inputs": inputs, "keywords": keywords, "classes": classes, "dimensions": dimensions}
+    case = Case(model, images, target=target, masks=masks, batch_size=batch_size, **of_model)
     chosen = _with_options(_chosen_metrics(metrics, masks), seed, protocol, metric_options or {})
     labels = list(image_names) if image_names is not None else list(range(len(case.images)))
     if len(labels) != len(case.images):
@@ -97,8 +115,15 @@ def evaluate(
     case.run(lambda: case.classes)
     if masks is not None:
         as_masks(masks, case.images[:, 0])
-    common = {"reference": reference, "layer": layer, "seed": seed}
-    rows: list[Row] = []
+    common = {
+        "reference": reference,
+        "layer": layer,
+        "reshape": reshape,
+        "classes": classes,
+        "seed": seed,
+        "dimensions": dimensions,
+    }
+    rows: list[Score] = []
     failures: list[Failure] = []
     kept: dict[tuple[str, str], Mapping[int | str, Curve]] = {}
     maps: dict[str, Tensor] = {}
@@ -201,7 +226,7 @@ class Measured:
         failures: what raised an error.
     """
 
-    rows: list[Row]
+    rows: list[Score]
     maps: Tensor | None
     curves: Mapping[str, Mapping[int | str, Curve]]
     failures: list[Failure]
@@ -216,6 +241,7 @@ def measure(
     say: Callable[[str], None] = _silent,
     *,
     by_name: bool = False,
+    model: str = "",
 ) -> Measured:
     """Explain the images of a case and score the maps.
 
@@ -229,6 +255,7 @@ def measure(
         labels: what the images are called in the table.
         say: called with a line when a metric begins.
         by_name: whether the explainer can be made for another model too, which randomising one needs.
+        model: what the model is called in the table.
     """
     say(f"{name}: explain")
     try:
@@ -236,7 +263,7 @@ def measure(
         explained = _Explained(case, explainer, maker if by_name else None, metrics)
     except Exception as error:
         fault = fault_of(error)
-        rows = [Row(label, name, one.name, float("nan"), 0.0, fault.cause) for one in metrics for label in labels]
+        rows = [Score(model, label, name, one.name, nan, 0.0, fault.cause) for one in metrics for label in labels]
         return Measured(rows, None, {}, [Failure(name, None, None, fault)])
     failures = [Failure(name, None, image, fault) for image, fault in explained.faults.items()]
     rows = []
@@ -245,7 +272,7 @@ def measure(
         values, causes, seconds, faults = explained.scores(one)
         failures += [Failure(name, one.name, image, fault) for image, fault in faults.items()]
         rows += [
-            Row(label, name, one.name, values.get(image, float("nan")), seconds, causes.get(image))
+            Score(model, label, name, one.name, values.get(image, nan), seconds, causes.get(image))
             for image, label in enumerate(labels)
         ]
     return Measured(rows, explained.coarse, explained.curves(labels), failures)
@@ -258,6 +285,7 @@ class _Explained:
         self._case, self._explainer, self._maker, self._metrics = case, explainer, maker, metrics
         self._cases: dict[tuple[int, ...], Case] = {}
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._layer: str | None = None
         self.faults: dict[int, Fault] = {}
         for part in chunks(len(case.images), case.batch_size):
             rows = tuple(range(part.start, part.stop))
@@ -271,9 +299,11 @@ class _Explained:
 
     def _explain(self, rows: tuple[int, ...]) -> None:
         case, asked, images = self._case, self._case.asked, self._case.images[list(rows)]
-        made = made_by(self._explainer, images, asked[list(rows)] if isinstance(asked, Tensor) else asked, warn=True)
+        own = case.extra.part(torch.tensor(rows, device="cpu"))
+        made = made_by(self._explainer, images, of_images(asked, rows), own, warn=True)
         maps = maps_in(made, images)
         coarse = getattr(made, "maps", maps)
+        self._layer = getattr(made, "layer", None)
         kind = torch.float32 if case.images.dtype in (torch.float16, torch.bfloat16) else case.images.dtype
         self._made |= {row: (maps[place].to(kind), coarse[place].detach()) for place, row in enumerate(rows)}
 
@@ -292,9 +322,8 @@ class _Explained:
         if rows not in self._cases:
             maps = [self._made[row][0] for row in rows]
             if len({one.shape for one in maps}) > 1:
-                size = (self._case.images.shape[-2], self._case.images.shape[-1])
-                maps = [resized(one[None], size)[0] for one in maps]
-            made = self._case.explained(torch.stack(maps), self._explainer, self._maker, rows)
+                maps = [upsampled(one[None], size_of(self._case.images))[0] for one in maps]
+            made = self._case.explained(torch.stack(maps), self._explainer, self._maker, rows, self._at_layer(rows))
             for one in self._metrics:
                 try:
                     one.foresee(made)
@@ -303,6 +332,11 @@ class _Explained:
                     continue
             self._cases[rows] = made
         return self._cases[rows]
+
+    def _at_layer(self, rows: tuple[int, ...]) -> AtLayer | None:
+        coarse = [self._made[row][1] for row in rows]
+        same = len({one.shape for one in coarse}) == 1
+        return AtLayer(torch.stack(coarse).to(self._case.images), self._layer) if same else None
 
     def scores(self, one: Metric) -> tuple[dict[int, float], dict[int, str], float, dict[int, Fault]]:
         """Values and causes of missing values by image, seconds per image, and what failed; alone, if not together."""

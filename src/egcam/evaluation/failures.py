@@ -7,9 +7,7 @@ with a cause (`egcam.metrics.undefined`), and computing it again would give NaN 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,33 +69,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return said or is_out_of_memory(error.__cause__)
 
 
-_collected: ContextVar[list[Failure] | None] = ContextVar("egcam_failures", default=None)
-
-
-@contextmanager
-def failures_collected() -> Iterator[list[Failure]]:
-    """Gather the failures of an evaluation in a list, in place of warnings.
-
-    Example:
-        >>> with failures_collected() as failures:
-        ...     report([Failure("grad-cam", None, 0, Fault("no such layer"))])
-        >>> failures[0].fault.cause
-        'no such layer'
-    """
-    failures: list[Failure] = []
-    token = _collected.set(failures)
-    try:
-        yield failures
-    finally:
-        _collected.reset(token)
-
-
 def report(failures: Sequence[Failure]) -> None:
-    """Hand failures to whoever collects them, else warn: a line for each method, metric and cause."""
-    collected = _collected.get()
-    if collected is not None:
-        collected += failures
-        return
+    """Warn of failures: a line for each method, metric and cause."""
     alike: dict[tuple[str, str | None, str], list[int | None]] = {}
     for one in failures:
         alike.setdefault((one.method, one.metric, one.fault.cause), []).append(one.image)

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from egcam.evaluation.controls import controls_of, not_ahead_of_controls
 from egcam.evaluation.numbers import counted, figure
 from egcam.evaluation.stats import ranks
 from egcam.metrics.registry import metric as metric_called
-from egcam.pages.tables import Cell, Column, Mark, TextTable, as_latex, as_markdown, as_rich
+from egcam.pages.tables import Cell, Column, Mark, TextTable
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
     from egcam.evaluation.table import Table
 
 
+NO_BETTER = "°"
+"""Behind a mean that does not beat the controls."""
 _ALIKE = "those that all compared methods have a score for"
 
 
@@ -31,11 +32,6 @@ def score_table(
     Means that are printed alike are marked alike: those of the best, or of the second, are all marked. A mean that is
     not compared with the others has its number of images beside it and no mark. Where metrics are over different
     numbers of images, a last row says how many.
-
-    Args:
-        table: the scores.
-        labels: what to call the methods.
-        titles: what the heading of a metric stands for.
     """
     columns = [_cells(table, metric) for metric in table.metrics]
     heads = [
@@ -61,9 +57,15 @@ def _cells(table: Table, metric: str) -> list[Cell]:
     placed = ranks(means, found.compared, metric_called(metric).higher_is_better)
     places = sorted({rank for rank in placed if isfinite(rank)})
     marks: dict[float, Mark] = dict(zip(places, ("best", "second"), strict=False)) if len(places) > 1 else {}
+    weak = not_ahead_of_controls(table, metric)
     return [
-        Cell(figure(mean), marks.get(rank, ""), int(count) if isfinite(mean) and not compared else None)
-        for mean, rank, count, compared in zip(means, placed, held, found.compared, strict=True)
+        Cell(
+            figure(mean),
+            marks.get(rank, ""),
+            int(count) if isfinite(mean) and not compared else None,
+            NO_BETTER if method in weak else "",
+        )
+        for method, mean, rank, count, compared in zip(table.methods, means, placed, held, found.compared, strict=True)
     ]
 
 
@@ -76,10 +78,11 @@ def means_over(table: Table) -> str:
     """What the means of a table are over, in words, to begin a caption with.
 
     Example:
-        >>> from egcam.evaluation.table import Row, Table
+        >>> from egcam.evaluation.score import Score
+        >>> from egcam.evaluation.table import Table
         >>> scores = {"a": [0.1, 0.2, 0.3], "b": [0.4, 0.5, float("nan")]}
-        >>> given = [Row(image, name, "deletion", scores[name][image], 0.0) for name in scores for image in range(3)]
-        >>> means_over(Table(tuple(given), ("a", "b"), ("deletion",)))
+        >>> rows = [Score("", n, name, "deletion", scores[name][n], 0.0) for name in scores for n in range(3)]
+        >>> means_over(Table(tuple(rows), ("a", "b"), ("deletion",)))
         'means over 2 images, those that all compared methods have a score for'
     """
     counts = image_counts(table)
@@ -92,7 +95,11 @@ def means_over(table: Table) -> str:
         said = f"means over {counted(different[0], 'image')}"
         said += f", {_ALIKE}" if different[0] < table.images else ""
     alone = any(_alone(table, metric) for metric in table.metrics)
-    return f"{said}; a mean with its own n is over these n images alone and not compared" if alone else said
+    said += "; a mean with its own n is over these n images alone and not compared" if alone else ""
+    controls = controls_of(table)
+    if len(controls) < len(table.methods) and controls:
+        said += f"; {NO_BETTER} is not shown to be better than each control ({', '.join(controls)})"
+    return said
 
 
 def _alone(table: Table, metric: str) -> bool:
@@ -104,11 +111,6 @@ def missing(table: Table, methods: Mapping[str, str], metric_label: Callable[[st
     """Why scores are missing: a line for each method, with the metrics and how many images it concerns.
 
     Metrics that lack scores for other causes have a line of their own.
-
-    Args:
-        table: the scores.
-        methods: what to call the methods.
-        metric_label: what to call a metric.
     """
     causes: dict[tuple[str, str], Counter[str]] = {}
     for row in table.rows:
@@ -136,18 +138,3 @@ def _causes(counts: tuple[tuple[str, int], ...]) -> str:
     if not others:
         return cause
     return f"{cause} ({counted(count, 'image')}) and {counted(len(others), 'other cause')}"
-
-
-def markdown_grid(table: Table) -> str:
-    """Methods by metrics in Markdown."""
-    return as_markdown(score_table(table))
-
-
-def latex_grid(table: Table) -> str:
-    """Methods by metrics in LaTeX, with booktabs."""
-    return as_latex(score_table(table))
-
-
-def rich_grid(table: Table) -> RichTable:
-    """Methods by metrics for a terminal."""
-    return as_rich(score_table(table))

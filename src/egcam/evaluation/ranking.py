@@ -22,6 +22,16 @@ from egcam.metrics.registry import metric as metric_called
 
 
 @dataclass(frozen=True)
+class MeanRank:
+    """A method's rank, 1 being best, averaged over metrics and images, with its interval over images."""
+
+    method: str
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Ranking:
     """Mean ranks, best first.
 
@@ -41,6 +51,12 @@ class Ranking:
     metrics: tuple[str, ...]
     images: int
 
+    @property
+    def ranks(self) -> list[MeanRank]:
+        """The same method by method."""
+        numbers = (values.tolist() for values in (self.mean, self.low, self.high))
+        return [MeanRank(*one) for one in zip(self.methods, *numbers, strict=True)]
+
 
 def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Ranking | None:
     """The mean ranks of the methods of a table, or of the tables of several models; None where nothing can be ranked.
@@ -52,8 +68,8 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
         seed: of the bootstrap.
 
     Example:
-        >>> from egcam.evaluation.table import Row
-        >>> rows = [Row(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
+        >>> from egcam.evaluation.score import Score
+        >>> rows = [Score("", 0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
         >>> found = mean_ranks([Table(tuple(rows), ("a", "b", "c"), ("deletion",))])
         >>> found.methods, found.mean.tolist(), found.images
         (('a', 'c', 'b'), [1.5, 1.5, 3.0], 1)

@@ -83,7 +83,7 @@ def draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator
 def paired_difference(scores: Values, others: Values) -> Values:
     """(N,) scores less others; 0 where they differ by no more than rounding, a millionth of the larger.
 
-    Two methods that are the same by mathematics, such as Grad-CAM and HiRes-CAM before a linear head, add up the same
+    Two methods that are the same by mathematics, such as Grad-CAM and HiResCAM before a linear head, add up the same
     numbers in another order; however sure, a difference of 1e-8 is none.
 
     Example:
@@ -92,6 +92,77 @@ def paired_difference(scores: Values, others: Values) -> Values:
     """
     difference = scores - others
     return np.where(np.abs(difference) <= ROUNDING * np.maximum(np.abs(scores), np.abs(others)), 0.0, difference)
+
+
+def sign_flip_p(differences: Values, resamples: int = RESAMPLES, seed: int = SEED) -> Values:
+    """(K,) two-sided p-values of the means of (N, K) paired differences: signs are as likely turned as not.
+
+        p = (1 + number of draws with |mean of s d| >= |mean of d|) / (1 + draws),   s = 1 or -1 for each image
+
+    Missing values are left out; a column without any has NaN. All columns are turned by the same signs.
+
+    Example:
+        >>> sign_flip_p(np.array([[1.0, 0.0]] * 12)).round(2).tolist()
+        [0.0, 1.0]
+    """
+    finite = np.isfinite(differences)
+    known = np.where(finite, differences, 0.0)
+    observed = np.abs(known.sum(0))
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (resamples, len(known)))
+    # Sums of the same numbers in another order differ in their last digits.
+    reached = np.abs(signs @ known) >= observed * (1 - ROUNDING)
+    return np.where(finite.any(0), (1 + reached.sum(0)) / (1 + resamples), np.nan)
+
+
+def holm(p_values: Values) -> Values:
+    """The p-values of a family of tests, corrected by Holm (1979); NaN stays and is not counted.
+
+        sorted: p_1 <= … <= p_m,   corrected p_i = min( 1, max over j <= i of (m - j + 1) p_j )
+
+    Example:
+        >>> holm(np.array([0.01, 0.04, 0.03, np.nan])).tolist()
+        [0.03, 0.06, 0.06, nan]
+    """
+    given = np.asarray(p_values, dtype=np.float64)
+    flat, found = given.ravel(), np.full(given.size, np.nan)
+    order = np.argsort(flat)[: int(np.isfinite(flat).sum())]
+    steps = (len(order) - np.arange(len(order))) * flat[order]
+    found[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
+    return found.reshape(given.shape)
+
+
+def split_half_reliability(scores: Values, splits: int = 200, seed: int = SEED) -> float:
+    """How far two halves of the images agree on the means of the methods, for all images; 1 is perfectly.
+
+        r = Pearson over methods of ( mean on one half, mean on the other ),   reliability = mean of 2 r / (1 + r)
+
+    over random splits (Spearman and Brown, 1910, for the double length). Images without a score of all methods are left
+    out. NaN with fewer than four images or three methods; a metric that gives all methods the same has 0.
+
+    Args:
+        scores: (N, M) a column for each method, a row for each image.
+        splits: how many.
+        seed: of the splits.
+
+    Example:
+        >>> noise = np.random.default_rng(0).normal(size=(40, 5))
+        >>> split_half_reliability(noise + 9 * np.arange(5)) > 0.99, abs(split_half_reliability(noise)) < 0.9
+        (True, True)
+    """
+    known = scores[np.isfinite(scores).all(1)]
+    if len(known) < 4 or known.shape[1] < 3:
+        return nan
+    source = np.random.default_rng(seed)
+    found = []
+    for _ in range(splits):
+        order = source.permutation(len(known))
+        halves = [known[part].mean(0) for part in np.array_split(order, 2)]
+        first, second = (half - half.mean() for half in halves)
+        size = float(np.sqrt((first**2).sum() * (second**2).sum()))
+        r = float((first * second).sum()) / size if size > 0 else 0.0
+        found.append(2 * r / (1 + r) if r > -1 + 1e-9 else -1.0)
+    # A negative correlation has no length-corrected meaning beyond its sign.
+    return float(np.mean(np.maximum(found, -1.0)))
 
 
 def significant(values: Values) -> Values:
@@ -122,15 +193,23 @@ Verdict = Literal["ahead", "behind", "no difference shown", "no score", "too few
 
 
 @dataclass(frozen=True)
-class Line:
-    """One method by one metric.
+class Mean:
+    """The mean of a method by a metric, with its interval (NaN where there is none)."""
+
+    metric: str
+    method: str
+    mean: float
+    low: float = nan
+    high: float = nan
+
+
+@dataclass(frozen=True)
+class Line(Mean):
+    """One method by one metric, and how it compares with the baseline.
+
+    The mean is over the images that all compared methods have a score for; over its own where it is not compared.
 
     Attributes:
-        metric: the metric.
-        method: the method.
-        mean: over the images that all compared methods have a score for; over its own where it is not compared.
-        low: where the mean's 95 % interval begins.
-        high: where it ends.
         images: how many the mean is over.
         missing: for how many the method has no score.
         compared: whether it is compared with the others: not if it lacks more than half of the images.
@@ -143,20 +222,15 @@ class Line:
             are compared.
     """
 
-    metric: str
-    method: str
-    mean: float
-    low: float
-    high: float
-    images: int
-    missing: int
-    compared: bool
-    difference: float
-    difference_low: float
-    difference_high: float
-    pairs: int
-    rank: float
-    verdict: Verdict
+    images: int = 0
+    missing: int = 0
+    compared: bool = False
+    difference: float = nan
+    difference_low: float = nan
+    difference_high: float = nan
+    pairs: int = 0
+    rank: float = nan
+    verdict: Verdict = "no score"
 
 
 def baseline_of(methods: Iterable[str], wanted: str | None = None) -> str:
@@ -174,9 +248,24 @@ def baseline_of(methods: Iterable[str], wanted: str | None = None) -> str:
     return wanted
 
 
-def summary_lines(
+@dataclass(frozen=True)
+class Summary:
+    """All lines of a table against one baseline."""
+
+    lines: tuple[Line, ...]
+
+    def line(self, metric: str, method: str) -> Line:
+        """One of them."""
+        return next(one for one in self.lines if one.metric == metric and one.method == method)
+
+    def of(self, metric: str) -> list[Line]:
+        """The lines of a metric, one for each method, in their order."""
+        return [one for one in self.lines if one.metric == metric]
+
+
+def summarised(
     table: Table, baseline: str, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = SEED
-) -> list[Line]:
+) -> Summary:
     """A line for each metric and method of a table; how it is computed says `egcam.evaluation.table.Table.summary`."""
     keys = [(metric, method) for metric in table.metrics for method in table.methods]
     found = [table.comparable(metric) for metric in table.metrics]
@@ -210,7 +299,7 @@ def summary_lines(
                 "baseline" if method == baseline else verdict(metric, *apart, compared=both),
             )
         )
-    return lines
+    return Summary(tuple(lines))
 
 
 def ranks_of(table: Table, metric: str) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from egcam.errors import require
 from egcam.evaluation.comparable import Comparable, Values, comparable
-from egcam.evaluation.printing import latex_grid, markdown_grid, means_over, missing, rich_grid
-from egcam.evaluation.stats import baseline_of, means, summary_lines
+from egcam.evaluation.printing import means_over, missing, score_table
+from egcam.evaluation.score import Score
+from egcam.evaluation.stats import baseline_of, means, summarised
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric as metric_called
+from egcam.pages.tables import as_latex, as_markdown, as_rich
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,18 +28,6 @@ _SUMMARY = (
     *("metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
     *("difference", "difference_low", "difference_high", "pairs", "rank"),
 )
-
-
-@dataclass(frozen=True)
-class Row:
-    """One score. `value` is NaN where there is none, and `cause` says why."""
-
-    image: int | str
-    method: str
-    metric: str
-    value: float
-    seconds: float
-    cause: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class Table:
         maps: (N, h, w) the maps of each method, before they were enlarged; NaN for an image it could not explain.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Score, ...]
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
@@ -64,23 +54,12 @@ class Table:
 
         Work that metrics share counts for the first that needs it.
         """
-        pandas = _pandas()
-        columns = ["image", "method", "metric", "value", "seconds"]
-        frame: pd.DataFrame = pandas.DataFrame(
-            [[getattr(row, key) for key in columns] for row in self.rows], columns=columns
-        )
-        return frame
+        return _frame(self.rows, "value", "seconds")
 
     @property
     def causes(self) -> pd.DataFrame:
         """Why scores are missing: image, method, metric, cause."""
-        pandas = _pandas()
-        columns = ["image", "method", "metric", "cause"]
-        missing = [row for row in self.rows if row.cause is not None]
-        frame: pd.DataFrame = pandas.DataFrame(
-            [[getattr(row, key) for key in columns] for row in missing], columns=columns
-        )
-        return frame
+        return _frame([row for row in self.rows if row.cause is not None], "cause")
 
     def values(self, method: str, metric: str) -> Values:
         """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
@@ -113,7 +92,7 @@ class Table:
             resamples: of the bootstrap.
             seed: of the bootstrap.
         """
-        lines = summary_lines(self, baseline_of(self.methods, baseline), level, resamples, seed)
+        lines = summarised(self, baseline_of(self.methods, baseline), level, resamples, seed).lines
         found = [{**vars(line), "better": metric_called(line.metric).direction} for line in lines]
         frame: pd.DataFrame = _pandas().DataFrame(found, columns=_SUMMARY)
         return frame
@@ -146,23 +125,29 @@ class Table:
         A mean that is not compared (see `comparable`) is followed by its own number of images, "(n = 2)", and never
         marked. The notes say what the means are over, and why scores are missing.
         """
-        return "\n".join([markdown_grid(self), *(f"- {note}" for note in self._notes())]) + "\n"
+        return "\n".join([as_markdown(score_table(self)), *(f"- {note}" for note in self._notes())]) + "\n"
 
     def to_latex(self) -> str:
         r"""The same for LaTeX with booktabs: best \textbf, second \underline, notes as comments."""
-        return latex_grid(self) + "".join(f"% {note}\n" for note in self._notes())
+        return as_latex(score_table(self)) + "".join(f"% {note}\n" for note in self._notes())
 
     def render(self) -> RenderableType:
         """The same for a terminal: rich prints it."""
         from rich.console import Group
         from rich.text import Text
 
-        return Group(rich_grid(self), *(Text(f"- {note}") for note in self._notes()))
+        return Group(as_rich(score_table(self)), *(Text(f"- {note}") for note in self._notes()))
 
     def _notes(self) -> list[str]:
         over = means_over(self)
         names = {method: method for method in self.methods}
         return [over[0].upper() + over[1:], *missing(self, names, lambda name: metric_called(name).label)]
+
+
+def _frame(rows: Sequence[Score], *columns: str) -> pd.DataFrame:
+    keys = ("image", "method", "metric", *columns)
+    frame: pd.DataFrame = _pandas().DataFrame([[getattr(row, key) for key in keys] for row in rows], columns=keys)
+    return frame
 
 
 def _pandas() -> Any:

@@ -8,6 +8,7 @@ Every function returns a matplotlib figure that fits a column (3.3 in) or a page
 points or more, in perceptually uniform colours. pyplot and its settings are neither used nor changed.
 """
 
+from egcam.evaluation.ranking import MeanRank
 from egcam.figures import style
 from egcam.figures.bar_panels import metric_bars
 from egcam.figures.contrast_panels import Contrast, class_contrast, contrast_of
@@ -19,7 +20,7 @@ from egcam.figures.page import save
 from egcam.figures.patch_panels import Patch, choose_patches, top_patches
 from egcam.figures.rank_panels import radar, rank_plot
 from egcam.figures.sampling import Convergence, sampling_convergence
-from egcam.figures.scores import MeanRank, mean_ranks
+from egcam.figures.scores import mean_ranks
 
 __all__ = [
     "Contrast",

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from egcam.drawing import text_layout
+from egcam.evaluation.stats import Mean
 from egcam.evaluation.table import Table
 from egcam.figures import style
-from egcam.figures.scores import Score, best_of, by_metric, needs_log, scores_of
+from egcam.figures.scores import best_of, by_metric, needs_log, scores_of
 from egcam.figures.sheet import MARGIN, Sheet, name_rows
 from egcam.figures.ticks import plain_numbers, powers_of_ten
 from egcam.metrics.registry import metric
@@ -77,7 +78,7 @@ def metric_bars(
 
 
 def _draw(
-    axes: Axes, name: str, panel: Mapping[str, Score], methods: list[str], looks: Mapping[str, style.Line]
+    axes: Axes, name: str, panel: Mapping[str, Mean], methods: list[str], looks: Mapping[str, style.LineStyle]
 ) -> None:
     found = metric(name)
     best = best_of(panel, found.higher_is_better)

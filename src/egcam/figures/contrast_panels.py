@@ -13,14 +13,7 @@ from egcam.drawing.overlays import greyed
 from egcam.drawing.palette import OPACITY, Pixels, is_signed
 from egcam.errors import InputError
 from egcam.figures import style
-from egcam.figures.pictures import (
-    Picture,
-    as_map,
-    as_rgb,
-    draw_color_bar,
-    draw_overlay,
-    draw_picture,
-)
+from egcam.figures.pictures import Picture, as_map, as_rgb, draw_color_bar, draw_overlay, draw_picture
 from egcam.figures.sheet import BAR, GAP, MARGIN, Sheet
 from egcam.imageops import upsampled
 
@@ -39,7 +32,7 @@ class Contrast:
 
     @property
     def difference(self) -> Pixels:
-        """(H, W) this - that: above 0 speaks for the first class rather than the second."""
+        """(H, W) this - that: above 0 is evidence for the first class rather than the second."""
         return self.this - self.that
 
 
@@ -89,8 +82,9 @@ def class_contrast(
 ) -> Figure:
     """The image, why this class, why that class, and the signed difference: why this rather than that.
 
-    The two maps share one scale (the larger maximum is 1). In the difference red speaks for the first class rather than
-    the second and blue the other way; the photograph below it is grey, for fur and wood are red themselves.
+    The two maps share one scale (the larger maximum is 1). Where the method is complete, a title says what the hottest
+    tenth of the image adds to the class's score, of all that the image adds. In the difference red is for the first
+    class rather than the second and blue the other way; the photograph below it is grey, for fur and wood are red.
 
     Args:
         this: an explanation of the first class.
@@ -128,7 +122,9 @@ def class_contrast(
     across = 4 if inches >= 5 else 2
     tile = min(1.9, (inches - 2 * MARGIN - (across - 1) * GAP) / across)
     tall = tile * contrast.this.shape[0] / contrast.this.shape[1]
-    titles = [caption, f"why {labels[0]}?", f"why {labels[1]}?", f"why {labels[0]} rather than {labels[1]}?"]
+    worth = [f" {one.worth(index)}" if one.worth(index) else "" for one in (this, that)]
+    titles = [caption, *(f"why {label}?{said}" for label, said in zip(labels, worth, strict=True))]
+    titles.append(f"why {labels[0]} rather than {labels[1]}?")
     titles = [text_layout.fitted(title, tile, style.SMALL, lines=2) for title in titles]
     header = max(text_layout.height_of(title, style.SMALL) for title in titles) + 0.04
     rows = 4 // across

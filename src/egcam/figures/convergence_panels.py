@@ -10,13 +10,7 @@ from egcam.drawing import text_layout
 from egcam.drawing.palette import OPACITY, is_signed
 from egcam.errors import InputError
 from egcam.figures import style
-from egcam.figures.pictures import (
-    Picture,
-    as_rgb,
-    draw_coarse,
-    draw_color_bar,
-    draw_overlay,
-)
+from egcam.figures.pictures import Picture, as_rgb, draw_coarse, draw_color_bar, draw_overlay
 from egcam.figures.sampling import Convergence
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
 from egcam.figures.ticks import power_of_ten, these_numbers
@@ -98,12 +92,12 @@ def _draw_errors(axes: Axes, data: Convergence) -> None:
     axes.set_yscale("log")
     guide = data.error[-1] * np.sqrt(samples[-1] / samples)
     axes.plot(samples, guide, color=style.FAINT, linewidth=0.8, linestyle=(0, (4, 3)), label="slope 1/√n", zorder=1)
-    told = np.isfinite(data.reported).all(0)
-    if told.any():
-        band = data.reported[:, told]
+    known = np.isfinite(data.reported).all(0)
+    if known.any():
+        band = data.reported[:, known]
         middle = np.sqrt((band**2).mean(0))
         axes.fill_between(
-            samples[told],
+            samples[known],
             band.min(0),
             band.max(0),
             color=style.BLUE,
@@ -112,7 +106,7 @@ def _draw_errors(axes: Axes, data: Convergence) -> None:
             zorder=1.5,
             label="its range over runs" if len(band) > 1 else None,
         )
-        axes.plot(samples[told], middle, color=style.BLUE, linewidth=1.1, zorder=2, label="standard error it reports")
+        axes.plot(samples[known], middle, color=style.BLUE, linewidth=1.1, zorder=2, label="standard error it reports")
     for run in data.errors:
         axes.plot(samples, run, linestyle="none", marker=".", markersize=3, color=look.color, alpha=0.6, zorder=2.5)
     runs = len(data.errors)

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 
 from egcam.drawing import text_layout
 from egcam.errors import InputError
+from egcam.evaluation.stats import intervals
 from egcam.figures import style
 from egcam.figures.sheet import MARGIN, Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
@@ -67,13 +68,7 @@ def mean_curve(curve: Curve, level: float = 0.95, *, resamples: int = 2000, seed
         common = np.unique(places)
         heights = np.stack([np.interp(common, own, row) for own, row in zip(places, heights, strict=True)])
     mean = heights.mean(0)
-    low = high = mean
-    count = len(heights)
-    if count > 1:
-        drawn = np.random.default_rng(seed).integers(0, count, (resamples, count))
-        # How often each image is drawn says as much as which ones, and makes the means one product.
-        often = np.stack([(drawn == image).sum(1) for image in range(count)], 1)
-        low, high = np.quantile(often @ heights / count, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = intervals(heights, level, resamples, seed) if len(heights) > 1 else (mean, mean)
     area = float(torch.trapezoid(scores.double(), fractions.double(), dim=1).mean())
     return MeanCurve(common, mean, low, high, area)
 
@@ -86,7 +81,7 @@ def perturbation_curves(
     score: str = "class probability",
     width: style.Width | float = "page",
     labels: Mapping[str, str] | None = None,
-    looks: Mapping[str, style.Line] | None = None,
+    looks: Mapping[str, style.LineStyle] | None = None,
 ) -> Figure:
     """Insertion, deletion or other curves of several methods: mean, interval, and the areas in the legend.
 
@@ -181,7 +176,7 @@ def _titled(name: str) -> str:
     return name.replace("-", " ") + (f" {metric.arrow}" if metric is not None else "")
 
 
-def _draw(axes: Axes, name: str, panel: Mapping[str, MeanCurve], looks: Mapping[str, style.Line]) -> None:
+def _draw(axes: Axes, name: str, panel: Mapping[str, MeanCurve], looks: Mapping[str, style.LineStyle]) -> None:
     for method, curve in panel.items():
         look = looks[method]
         axes.plot(curve.fractions, curve.mean, **look.options(marker=False))
@@ -201,7 +196,7 @@ def _draw(axes: Axes, name: str, panel: Mapping[str, MeanCurve], looks: Mapping[
 def _draw_legend(
     sheet: Sheet,
     entries: Mapping[str, str],
-    looks: Mapping[str, style.Line],
+    looks: Mapping[str, style.LineStyle],
     panels: list[str],
     columns: int,
     height: float,

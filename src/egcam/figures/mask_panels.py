@@ -16,14 +16,7 @@ from egcam.drawing import text_layout
 from egcam.drawing.palette import OPACITY, is_signed
 from egcam.errors import InputError
 from egcam.figures import style
-from egcam.figures.pictures import (
-    Picture,
-    as_heat,
-    as_rgb,
-    draw_color_bar,
-    draw_overlay,
-    draw_picture,
-)
+from egcam.figures.pictures import Picture, as_heat, as_rgb, draw_color_bar, draw_overlay, draw_picture
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
 from egcam.metrics.localization import relevance_mass_accuracy
 from egcam.metrics.registry import MetricError, metric

@@ -84,7 +84,7 @@ def method_grid(
     """A labelled grid: for each image its picture and, for each method, the raw coarse map above the overlay.
 
     Coarse maps are divided by their largest absolute value and their cells are left sharp. Signed maps are drawn from
-    -1 to 1. Methods that do not fit beside the image go on below it.
+    -1 to 1. Methods that do not fit beside the image continue below it.
 
     Args:
         explanations: by method, each of the same images.

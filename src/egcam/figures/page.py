@@ -13,12 +13,10 @@ from matplotlib.figure import Figure
 from egcam.errors import InputError
 from egcam.figures import style
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 # What would tell two runs apart: when, and with which version, a file was written.
-_ANONYMOUS: dict[str, dict[str, Any]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
-}
+_ANONYMOUS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+_ANONYMOUS["pdf"] = {"CreationDate": None, "Creator": None, "Producer": None}
 
 
 class Page(Figure):
@@ -49,13 +47,14 @@ class Page(Figure):
 
 
 def save(figure: Figure, *paths: str | Path, dpi: float = style.DPI) -> list[Path]:
-    """Write a figure as PNG or SVG, by the suffix of each path; the same figure gives the same bytes.
+    """Write a figure as PNG, SVG or PDF, by the suffix of each path; the same figure gives the same bytes.
 
-    Letters in SVG are outlines, so they look the same everywhere; photographs inside it have the resolution `dpi`.
+    Letters in SVG are outlines and in PDF embedded TrueType, so they look the same everywhere; photographs inside have
+    the resolution `dpi`.
 
     Args:
         figure: what one of egcam's figure functions returned (any matplotlib figure will do).
-        paths: one or more files that end in .png or .svg; missing folders are made.
+        paths: one or more files that end in .png, .svg or .pdf; missing folders are made.
         dpi: pixels per inch.
 
     Example:
@@ -76,7 +75,7 @@ def save(figure: Figure, *paths: str | Path, dpi: float = style.DPI) -> list[Pat
 
 
 def encoded(figure: Figure, kind: str, dpi: float = style.DPI) -> bytes:
-    """A figure as the bytes of a PNG or SVG file.
+    """A figure as the bytes of a PNG, SVG or PDF file.
 
     Example:
         >>> encoded(Page(2, 1), "png")[1:4]
@@ -97,7 +96,7 @@ def checked_path(path: str | Path) -> Path:
     """
     file = Path(path)
     if file.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{file} ends in neither .png nor .svg: the suffix says what a figure is written as")
+        raise InputError(f"{file} does not end in .png, .svg or .pdf: the suffix says what a figure is written as")
     if file.is_dir():
-        raise InputError(f"{file} is a folder; a figure is a file that ends in .png or .svg")
+        raise InputError(f"{file} is a folder; a figure is a file that ends in .png, .svg or .pdf")
     return file

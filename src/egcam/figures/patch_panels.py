@@ -71,7 +71,7 @@ def top_patches(
 
     Args:
         image: the picture.
-        heatmap: (H, W) in [0, 1]; of a signed map, what speaks for the class counts.
+        heatmap: (H, W) in [0, 1]; of a signed map, only positive evidence counts.
         k: how many patches.
         grid: cells along each side of the image.
         caption: what stands above the image.

@@ -17,6 +17,7 @@ from matplotlib.image import AxesImage
 from PIL import Image
 from torch import Tensor
 
+from egcam.drawing import overlays
 from egcam.drawing.overlays import overlay_layers, to_pil
 from egcam.drawing.palette import OPACITY, Pixels, heat_colors, heat_layer
 from egcam.errors import InputError
@@ -81,17 +82,9 @@ def as_heat(heatmap: Tensor | npt.ArrayLike) -> Pixels:
 
 
 def as_map(values: Tensor | npt.ArrayLike) -> Pixels:
-    """(h, w) a finite map of any scale."""
-    if isinstance(values, Tensor):
-        values = values.detach().float().cpu().numpy()
-    found = np.array(values, dtype=np.float32)
-    if found.ndim == 3 and len(found) == 1:
-        found = found[0]
-    if found.ndim != 2 or found.size == 0:
-        raise InputError(f"a map to draw has two dimensions (height, width), not shape {found.shape}")
-    if not np.isfinite(found).all():
-        raise InputError("the map holds NaN or infinite values and cannot be drawn")
-    return found
+    """(h, w) a finite map of any scale; of one image in a batch, (1, h, w), that image's."""
+    found = np.asarray(values.detach().float().cpu() if isinstance(values, Tensor) else values)
+    return overlays.as_map(found[0] if found.ndim == 3 and len(found) == 1 else found)
 
 
 def draw_picture(axes: Axes, picture: Pixels, interpolation: str = "antialiased") -> AxesImage:

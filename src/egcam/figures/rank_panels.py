@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from egcam.drawing import text_layout
 from egcam.errors import InputError
+from egcam.evaluation.ranking import MeanRank
 from egcam.evaluation.table import Table
 from egcam.figures import style
-from egcam.figures.scores import MeanRank, by_metric, mean_ranks, normalised, scores_of
+from egcam.figures.scores import by_metric, mean_ranks, normalised, scores_of
 from egcam.figures.sheet import MARGIN, Sheet, name_rows
 from egcam.figures.ticks import these_numbers
 from egcam.metrics.registry import metric
@@ -35,7 +36,7 @@ def rank_plot(
     level: float = 0.95,
     note: str = "",
     labels: Mapping[str, str] | None = None,
-    looks: Mapping[str, style.Line] | None = None,
+    looks: Mapping[str, style.LineStyle] | None = None,
 ) -> Figure:
     """Mean rank of every method over metrics and images, the best on top, with its interval.
 
@@ -89,7 +90,7 @@ def rank_plot(
     return sheet.page
 
 
-def _draw_rank(axes: Axes, place: int, one: MeanRank, look: style.Line) -> None:
+def _draw_rank(axes: Axes, place: int, one: MeanRank, look: style.LineStyle) -> None:
     if isfinite(one.low) and isfinite(one.high):
         axes.plot(
             [one.low, one.high], [place, place], color=look.color, linewidth=2.4, alpha=0.5, solid_capstyle="butt"
@@ -184,7 +185,7 @@ def _draw_web(axes: Axes, names: list[str]) -> None:
     axes.axis("off")
 
 
-def _draw_method(axes: Axes, method: str, lengths: list[float], look: style.Line) -> None:
+def _draw_method(axes: Axes, method: str, lengths: list[float], look: style.LineStyle) -> None:
     around = [_spoke(number, len(lengths), length) for number, length in enumerate(lengths)]
     closed = [*around, around[0]]
     xs, ys = zip(*closed, strict=True)

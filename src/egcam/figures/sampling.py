@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from egcam.attribution.explanation import Explanation
 from egcam.attribution.registry import create, takes
 from egcam.errors import InputError, MethodError
 from egcam.models.targets import Target
+from egcam.progress import Progress
 
 Values = npt.NDArray[np.float64]
 
@@ -63,7 +64,7 @@ def sampling_convergence(
     target: Target = None,
     method: str = "expected-grad-cam",
     seed: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Convergence:
     """Explain one image with more and more samples, and compare with a long run of another seed.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from egcam.errors import InputError
 from egcam.evaluation.numbers import figure
+from egcam.evaluation.ranking import MeanRank
 from egcam.evaluation.ranking import mean_ranks as ranked
+from egcam.evaluation.stats import Mean, baseline_of, summarised
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric
 
@@ -17,18 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Score:
-    """The mean of a method by a metric, with its interval (NaN where there is none)."""
-
-    metric: str
-    method: str
-    mean: float
-    low: float = float("nan")
-    high: float = float("nan")
-
-
-def scores_of(source: Table | pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Score]:
+def scores_of(source: Table | pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Mean]:
     """Means and intervals from a table (its `summary()`), from such a summary, or from mappings with these keys.
 
     Example:
@@ -36,11 +26,11 @@ def scores_of(source: Table | pd.DataFrame | Iterable[Mapping[str, Any]]) -> lis
         0.5
     """
     if isinstance(source, Table):
-        source = source.summary()
+        source = [vars(line) for line in summarised(source, baseline_of(source.methods)).lines]
     lines: Any = source.to_dict("records") if hasattr(source, "to_dict") else list(source)
     try:
         found = [
-            Score(
+            Mean(
                 metric(str(line["metric"])).name,
                 str(line["method"]),
                 # A mean over too few images to be compared is not drawn beside the others.
@@ -59,15 +49,15 @@ def _ends(line: Mapping[str, Any]) -> tuple[float, float]:
     return float(line.get("low", float("nan"))), float(line.get("high", float("nan")))
 
 
-def by_metric(scores: Iterable[Score]) -> dict[str, dict[str, Score]]:
+def by_metric(scores: Iterable[Mean]) -> dict[str, dict[str, Mean]]:
     """The scores of each metric by method, in the order given."""
-    found: dict[str, dict[str, Score]] = {}
+    found: dict[str, dict[str, Mean]] = {}
     for score in scores:
         found.setdefault(score.metric, {})[score.method] = score
     return found
 
 
-def best_of(panel: Mapping[str, Score], higher_is_better: bool) -> set[str]:
+def best_of(panel: Mapping[str, Mean], higher_is_better: bool) -> set[str]:
     """The methods with the best mean of a metric, as printed; none where all are the same or only one has a score."""
     means = {method: float(figure(score.mean)) for method, score in panel.items() if isfinite(score.mean)}
     if len(set(means.values())) < 2:
@@ -76,24 +66,24 @@ def best_of(panel: Mapping[str, Score], higher_is_better: bool) -> set[str]:
     return {method for method, mean in means.items() if mean == best}
 
 
-def needs_log(panel: Iterable[Score]) -> bool:
+def needs_log(panel: Iterable[Mean]) -> bool:
     """Whether bars need a logarithmic axis: all means positive, and the largest over 100 times the smallest.
 
     Example:
-        >>> needs_log([Score("infidelity", "a", 0.01), Score("infidelity", "b", 2.0)])
+        >>> needs_log([Mean("infidelity", "a", 0.01), Mean("infidelity", "b", 2.0)])
         True
-        >>> needs_log([Score("infidelity", "a", 0.02), Score("infidelity", "b", 2.0)])
+        >>> needs_log([Mean("infidelity", "a", 0.02), Mean("infidelity", "b", 2.0)])
         False
     """
     means = [score.mean for score in panel if isfinite(score.mean)]
     return bool(means) and min(means) > 0 and max(means) > 100 * min(means)
 
 
-def normalised(panel: Mapping[str, Score], higher_is_better: bool) -> dict[str, float]:
+def normalised(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, float]:
     """Each method's mean between the worst (0) and the best (1) of the metric; 1 for all where they are the same.
 
     Example:
-        >>> panel = {name: Score("deletion", name, mean) for name, mean in {"a": 1.0, "b": 2.0, "c": 5.0}.items()}
+        >>> panel = {name: Mean("deletion", name, mean) for name, mean in {"a": 1.0, "b": 2.0, "c": 5.0}.items()}
         >>> normalised(panel, higher_is_better=False)
         {'a': 1.0, 'b': 0.75, 'c': 0.0}
     """
@@ -106,16 +96,6 @@ def normalised(panel: Mapping[str, Score], higher_is_better: bool) -> dict[str, 
     return {method: abs(score.mean - worst) / abs(best - worst) for method, score in panel.items()}
 
 
-@dataclass(frozen=True)
-class MeanRank:
-    """A method's rank, 1 being best, averaged over metrics and images, with its interval over images."""
-
-    method: str
-    mean: float
-    low: float
-    high: float
-
-
 def mean_ranks(
     table: Table, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[list[MeanRank], int]:
@@ -125,8 +105,8 @@ def mean_ranks(
     single one.
 
     Example:
-        >>> from egcam.evaluation.table import Row
-        >>> rows = [Row(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
+        >>> from egcam.evaluation.score import Score
+        >>> rows = [Score("", 0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
         >>> found, images = mean_ranks(Table(tuple(rows), ("a", "b", "c"), ("deletion",)))
         >>> [(one.method, one.mean) for one in found], images
         ([('a', 1.5), ('c', 1.5), ('b', 3.0)], 1)
@@ -134,5 +114,4 @@ def mean_ranks(
     found = ranked([table], level=level, resamples=resamples, seed=seed)
     if found is None:
         raise InputError("no image has a score by every method for any metric: there is nothing to rank")
-    lines = zip(found.methods, found.mean, found.low, found.high, strict=True)
-    return [MeanRank(method, float(mean), float(low), float(high)) for method, mean, low, high in lines], found.images
+    return found.ranks, found.images

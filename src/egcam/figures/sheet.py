@@ -27,12 +27,7 @@ class Sheet:
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Axes with this corner and size."""
-        box = (
-            left / self.width,
-            1 - (top + height) / self.height,
-            width / self.width,
-            height / self.height,
-        )
+        box = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         return self.page.add_axes(box)
 
     def write(

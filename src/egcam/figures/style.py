@@ -35,6 +35,8 @@ DPI = 300
 INK = "#1a1c20"
 FAINT = "#5c6370"
 RULE = "#d5d8de"
+PAPER = "#ffffff"
+_ON_DARK = {PAPER: "#1e2127", INK: "#e8eaed", FAINT: "#a0a7b4", RULE: "#3a3f48"}
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#888888"
@@ -42,7 +44,7 @@ EMPHASIS = VERMILLION
 
 
 @dataclass(frozen=True)
-class Line:
+class LineStyle:
     """The look of one method in a plot."""
 
     color: str
@@ -68,7 +70,7 @@ COLORS = {
     "grey": GREY,
 }
 _OTHERS = tuple(
-    Line(color, style, marker)
+    LineStyle(color, style, marker)
     for style, marker in (("-.", "s"), (":", "^"), ("--", "D"), ("-", "v"))
     for color in (BLUE, GREEN, PURPLE, SKY, ORANGE, GREY, BLACK)
 )
@@ -81,10 +83,10 @@ def label(method: str) -> str:
         >>> label("expected-grad-cam"), label("my-cam")
         ('Expected Grad-CAM', 'my-cam')
     """
-    return record(method).label if method in methods() else method
+    return record(method).label if method in methods(controls=True) else method
 
 
-def line(method: str) -> Line:
+def line(method: str) -> LineStyle:
     """A method's colour, line style, marker and width: always the same for the same name.
 
     A method that is not known gets a look by its name; `lines` sees to it that no two methods of a figure share one.
@@ -93,12 +95,12 @@ def line(method: str) -> Line:
         >>> line("expected-grad-cam").color == EMPHASIS, line("my-cam") == line("my-cam")
         (True, True)
     """
-    given = record(method).line if method in methods() else None
+    given = record(method).line if method in methods(controls=True) else None
     if given is None:
         return _OTHERS[crc32(method.encode()) % len(_OTHERS)]
     name, dashes, marker = given
     drawn = COLORS.get(name, name)
-    return Line(drawn, dashes, marker, 2.0, 3.0) if drawn == EMPHASIS else Line(drawn, dashes, marker)
+    return LineStyle(drawn, dashes, marker, 2.0, 3.0) if drawn == EMPHASIS else LineStyle(drawn, dashes, marker)
 
 
 def color(method: str) -> str:
@@ -111,7 +113,7 @@ def color(method: str) -> str:
     return line(method).color
 
 
-def lines(shown: Iterable[str]) -> dict[str, Line]:
+def lines(shown: Iterable[str]) -> dict[str, LineStyle]:
     """The looks of all methods of one figure, no two alike (up to 28 methods that are not known).
 
     Example:
@@ -119,7 +121,7 @@ def lines(shown: Iterable[str]) -> dict[str, Line]:
         >>> len(set(looks.values()))
         4
     """
-    found: dict[str, Line] = {}
+    found: dict[str, LineStyle] = {}
     for method in shown:
         look = line(method)
         if look in found.values():
@@ -182,6 +184,8 @@ def _settings() -> dict[str, Any]:
         # Letters as outlines look the same in every viewer; with a fixed salt the same figure is the same file.
         "svg.fonttype": "path",
         "svg.hashsalt": "egcam",
+        # TrueType, which journals ask for.
+        "pdf.fonttype": 42,
     }
 
 
@@ -196,6 +200,18 @@ def context() -> Iterator[None]:
     settings |= _settings()
     with rc_context(settings):
         yield
+
+
+def darkened(svg: bytes) -> bytes:
+    """The same drawing for a dark page: ink, rules and paper change, the methods' colours stay.
+
+    >>> darkened(b'<path style="fill: #ffffff; stroke: #d55e00"/>')
+    b'<path style="fill: #1e2127; stroke: #d55e00"/>'
+    """
+    text = svg.decode()
+    for light, dark in _ON_DARK.items():
+        text = text.replace(light.lower(), dark)
+    return text.encode()
 
 
 # Setting these starts or ends something outside the figure.

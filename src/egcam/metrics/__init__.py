@@ -1,23 +1,26 @@
 """The quality of explanations, measured: one score per image, as a function or as a metric on a case.
 
 A metric is a small frozen dataclass of its options, `Deletion(step=448)`, that scores a `Case`: a model, images, maps,
-classes. What metrics share is computed once for a case. `register` adds metrics of one's own, and every metric is a
+classes. What metrics share is computed once for a case. `register` adds metrics of your own, and every metric is a
 function too. `names()` lists them. Those of maps are called `f(model, images, heatmaps, target)`, those of complexity
 `f(heatmaps)`, those of localization `f(heatmaps, masks)`, and those that explain again `f(model, images,
 explainer, target)`; everything else is a keyword. All are batched, seeded, leave the model as it was, and
-score every image by itself: batch mates and batch size play no part (sufficiency, which compares images,
+score every image by itself: the other images and the batch size play no part (sufficiency, which compares images,
 aside).
 """
 
 from egcam.metrics.baselines import replacement
 from egcam.metrics.case import Case
+from egcam.metrics.cell_shapley import ShapleyAgreement, shapley_agreement
 from egcam.metrics.complexity import Complexity, Sparseness, complexity, sparseness
 from egcam.metrics.confidence import (
     Adcc,
+    Arcc,
     AverageDrop,
     AverageGain,
     IncreaseInConfidence,
     adcc,
+    arcc,
     average_drop,
     average_gain,
     increase_in_confidence,
@@ -51,15 +54,18 @@ from egcam.metrics.faithfulness import (
     sensitivity_n,
     sufficiency,
 )
-from egcam.metrics.imputation import Road, fill_in, road, road_curve
+from egcam.metrics.imputation import Road, RoadBothOrders, fill_in, road, road_both_orders, road_curve
+from egcam.metrics.layer_space import LayerDeletion, LayerInsertion, layer_deletion, layer_insertion
 from egcam.metrics.localization import (
     AttributionLocalization,
+    CellMassAccuracy,
     EnergyPointingGame,
     PointingGame,
     RelevanceMassAccuracy,
     RelevanceRankAccuracy,
     TopKIntersection,
     attribution_localization,
+    cell_mass_accuracy,
     energy_pointing_game,
     pointing_game,
     relevance_mass_accuracy,
@@ -84,25 +90,35 @@ from egcam.metrics.robustness import (
     relative_output_stability,
 )
 from egcam.metrics.sanity import (
+    ClassSensitivity,
+    EfficientModelRandomization,
     ModelRandomization,
     RandomLogit,
+    SmoothModelRandomization,
+    class_sensitivity,
+    efficient_model_randomization,
     model_randomization,
     model_randomization_curve,
     random_logit,
+    smooth_model_randomization,
 )
 from egcam.metrics.timing import RunningTime, running_time
 from egcam.metrics.undefined import UndefinedScoreWarning, causes_collected
 
 __all__ = [
     "Adcc",
+    "Arcc",
     "AttributionLocalization",
     "AverageDrop",
     "AverageGain",
     "AvgSensitivity",
     "Case",
+    "CellMassAccuracy",
+    "ClassSensitivity",
     "Complexity",
     "Curve",
     "Deletion",
+    "EfficientModelRandomization",
     "EnergyPointingGame",
     "FaithfulnessEstimate",
     "IncreaseInConfidence",
@@ -110,6 +126,8 @@ __all__ = [
     "Insertion",
     "InsertionDeletion",
     "Irof",
+    "LayerDeletion",
+    "LayerInsertion",
     "LocalLipschitz",
     "MaxSensitivity",
     "Metric",
@@ -126,22 +144,29 @@ __all__ = [
     "RelevanceMassAccuracy",
     "RelevanceRankAccuracy",
     "Road",
+    "RoadBothOrders",
     "RunningTime",
     "SensitivityN",
+    "ShapleyAgreement",
+    "SmoothModelRandomization",
     "Sparseness",
     "Sufficiency",
     "TopKIntersection",
     "UndefinedScoreWarning",
     "Work",
     "adcc",
+    "arcc",
     "attribution_localization",
     "average_drop",
     "average_gain",
     "avg_sensitivity",
     "causes_collected",
+    "cell_mass_accuracy",
+    "class_sensitivity",
     "complexity",
     "deletion",
     "deletion_curve",
+    "efficient_model_randomization",
     "energy_pointing_game",
     "faithfulness_estimate",
     "fill_in",
@@ -153,6 +178,8 @@ __all__ = [
     "insertion_deletion_curves",
     "irof",
     "irof_curve",
+    "layer_deletion",
+    "layer_insertion",
     "local_lipschitz",
     "make",
     "masked_confidence",
@@ -175,9 +202,12 @@ __all__ = [
     "relevance_rank_accuracy",
     "replacement",
     "road",
+    "road_both_orders",
     "road_curve",
     "running_time",
     "sensitivity_n",
+    "shapley_agreement",
+    "smooth_model_randomization",
     "sparseness",
     "sufficiency",
     "top_k_intersection",

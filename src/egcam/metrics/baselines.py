@@ -10,33 +10,34 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import InputError, near_misses
+from egcam.imageops import along, of_dimension, places
 
 Baseline: TypeAlias = str | float | Tensor | Callable[[Tensor], Tensor]
 
 
 def black(images: Tensor) -> Tensor:
     """The smallest value of each image: black, whatever the preprocessing did to it."""
-    return images.amin((1, 2, 3), keepdim=True)
+    return images.amin((1, *places(images)), keepdim=True)
 
 
 def white(images: Tensor) -> Tensor:
     """The largest value of each image."""
-    return images.amax((1, 2, 3), keepdim=True)
+    return images.amax((1, *places(images)), keepdim=True)
 
 
 def mean(images: Tensor) -> Tensor:
     """The mean colour of each image, channel by channel."""
-    return images.mean((2, 3), keepdim=True)
+    return images.mean(places(images), keepdim=True)
 
 
 def grey(images: Tensor) -> Tensor:
     """One mean over all channels of each image."""
-    return images.mean((1, 2, 3), keepdim=True)
+    return images.mean((1, *places(images)), keepdim=True)
 
 
 def zero(images: Tensor) -> Tensor:
     """Zero: the mean of the training data for images that were normalised with it."""
-    return images.new_zeros(1, 1, 1, 1)
+    return images.new_zeros([1] * images.ndim)
 
 
 def blur(images: Tensor, size: int = 11, sigma: float = 5.0) -> Tensor:
@@ -44,10 +45,13 @@ def blur(images: Tensor, size: int = 11, sigma: float = 5.0) -> Tensor:
     offsets = torch.arange(size, dtype=images.dtype, device=images.device) - size // 2
     window = torch.exp(-0.5 * (offsets / sigma) ** 2)
     window = window / window.sum()
-    channels = images.shape[1]
-    padded = functional.pad(images, (size // 2,) * 4, mode="replicate")
-    rows = functional.conv2d(padded, window.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
-    return functional.conv2d(rows, window.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
+    channels, axes = images.shape[1], places(images)
+    blurred = functional.pad(images, (size // 2,) * (2 * len(axes)), mode="replicate")
+    convolve = of_dimension("conv", len(axes))
+    for axis in reversed(axes):
+        weights = along(window, axis, images.ndim)
+        blurred = convolve(blurred, weights.expand(channels, *weights.shape[1:]), groups=channels)
+    return blurred
 
 
 NAMED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -78,7 +82,7 @@ def replacement(baseline: Baseline, images: Tensor) -> Tensor:
         return NAMED[baseline](images)
     made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
     tensor = torch.as_tensor(made, dtype=images.dtype, device=images.device)
-    tensor = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
+    tensor = tensor.reshape((1,) * (images.ndim - tensor.ndim) + tuple(tensor.shape))
     try:
         tensor.expand_as(images)
     except RuntimeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,13 +13,17 @@ from torch import Tensor, nn
 from egcam.errors import InputError
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.explaining import Explainer, maps_in_batches
-from egcam.metrics.inputs import Maps, as_images, as_maps, as_masks, explained_target, scaled_by_peak
+from egcam.metrics.inputs import Maps, as_images, as_maps, as_masks, as_tensor, explained_target, scaled_by_peak
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, ordered_curve, replaced_scores
 from egcam.metrics.perturbed import Perturbed, measure_perturbed
 from egcam.metrics.scoring import CurveScore, Scorer, fitting_batch, forward_only
 from egcam.metrics.undefined import Causes
-from egcam.models.targets import Score, Target
+from egcam.models.class_names import Classes, as_class_names
+from egcam.models.dimensions import dimensions_of
+from egcam.models.inputs import ExtraInputs, FromList, is_listed
+from egcam.models.rows import check_rows
+from egcam.models.targets import Score, Target, known_classes, of_images
 
 T = TypeVar("T")
 
@@ -30,7 +34,15 @@ class _Network:
 
     images: int
     logits: Tensor | None = None
-    drops: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+    found: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AtLayer:
+    """(N, h, w) maps before they were enlarged, and the layer they were made at; None where it is not known."""
+
+    maps: Tensor
+    layer: str | None = None
 
 
 class Case:
@@ -41,7 +53,8 @@ class Case:
 
     Args:
         model: the classifier.
-        images: (N, C, H, W); (C, H, W) is one.
+        images: (N, C, H, W); (C, H, W) is one; a list of images for a model that takes lists. Signals, volumes and
+            video as everywhere in egcam.
         heatmaps: (N, H, W) maps, of any size, or an explanation.
         target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         masks: (N, H, W) masks of the objects.
@@ -49,6 +62,12 @@ class Case:
         maker: makes that explainer for another model, where that is known.
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
         logits: (N, classes) the model's output for the images, where it is known: then they are not passed again.
+        inputs: further positional inputs of the model: tensors with N rows go with the images row by row, what all have
+            in common is `egcam.shared(…)`.
+        keywords: further keyword inputs of the model, treated alike.
+        classes: the class names, for targets by name; None are those of the model, or of the explanation.
+        dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the explanation,
+            explainer or model.
 
     Example:
         >>> from egcam.metrics import Deletion, Insertion
@@ -70,12 +89,22 @@ class Case:
         maker: Callable[[nn.Module], Explainer] | None = None,
         batch_size: int | None = None,
         logits: Tensor | None = None,
+        inputs: Sequence[Any] = (),
+        keywords: Mapping[str, Any] | None = None,
+        classes: Classes | None = None,
+        dimensions: int | None = None,
     ) -> None:
-        self._model, self._images = model, None if images is None else as_images(images)
+        said = _said(dimensions, heatmaps, explainer)
+        # A model that was given a list of images takes lists.
+        self._model = FromList(model) if model is not None and is_listed(images) else model
+        self._images = None if images is None else _checked_images(images, model, said, inputs, keywords or {})
         self._heatmaps, self._target, self._masks = heatmaps, target, masks
         self._explainer, self.maker, self._batch_size = explainer, maker, batch_size
         count = 0 if self._images is None else len(self._images)
+        self.extra = ExtraInputs(count, tuple(inputs), dict(keywords or {}))
+        self._classes = None if classes is None else as_class_names(classes)
         self._network, self._rows = _Network(count, logits), list(range(count))
+        self._at_layer: AtLayer | None = None
         self._shared: dict[Hashable, Any] = {}
         self._foreseen: dict[Hashable, tuple[int, int]] = {}
         self.causes, self.unusable = Causes(), Causes()
@@ -87,6 +116,7 @@ class Case:
         explainer: Explainer | None = None,
         maker: Callable[[nn.Module], Explainer] | None = None,
         rows: Sequence[int] | None = None,
+        at_layer: AtLayer | None = None,
     ) -> Case:
         """The same images, or those at `rows`, with other maps; what is known of the network is known of them too."""
         chosen = list(range(len(self.images))) if rows is None else list(rows)
@@ -95,18 +125,22 @@ class Case:
             self.model,
             self.images[chosen],
             heatmaps,
-            target[chosen] if isinstance(target, Tensor) else target,
+            of_images(target, chosen),
             None if self._masks is None else as_masks(self._masks, self.images[:, 0])[chosen],
             explainer,
             maker=maker,
             batch_size=self._batch_size,
+            classes=self._classes,
+            dimensions=self.images.ndim - 2,
         )
+        case.extra = self.extra.part(torch.tensor(chosen, device="cpu"))
         case._network, case._rows = self._network, [self._rows[place] for place in chosen]
+        case._at_layer = at_layer
         return case
 
     def in_batches_of(self, batch_size: int) -> Case:
         """The same in other batches, which may change last digits: of the network only its output is known."""
-        return Case(
+        case = Case(
             self._model,
             self._images,
             self._heatmaps,
@@ -116,7 +150,11 @@ class Case:
             maker=self.maker,
             batch_size=batch_size,
             logits=self._network.logits,
+            classes=self._classes,
+            dimensions=None if self._images is None else self._images.ndim - 2,
         )
+        case.extra = self.extra
+        return case
 
     def undefined(self, images: Tensor, cause: str) -> None:
         """Note why the images at which the (N,) boolean `images` is true have no score; the first cause counts."""
@@ -148,8 +186,22 @@ class Case:
     @cached_property
     def own_maps(self) -> Tensor:
         """(N, h, w) at the explainer's own size; those that are not finite are 0."""
-        maps, self.unusable = as_maps(self._made)
+        dimensions = None if self._images is None else self._images.ndim - 2
+        maps, self.unusable = as_maps(self._made, dimensions=dimensions)
         return maps
+
+    @property
+    def at_layer(self) -> AtLayer:
+        """The maps as they were made, at the layer's own size, where that is known; else as they were given."""
+        if self._at_layer is not None:
+            return self._at_layer
+        made = self._made
+        maps, layer = getattr(made, "maps", None), getattr(made, "layer", None)
+        if isinstance(maps, Tensor) and getattr(made, "is_single", False):
+            maps = maps[None]
+        if isinstance(maps, Tensor) and maps.ndim == 3:
+            return AtLayer(maps.detach().to(self.maps), layer)
+        return AtLayer(self.own_maps)
 
     @cached_property
     def _made(self) -> Maps:
@@ -157,7 +209,7 @@ class Case:
         if self._heatmaps is not None:
             return self._heatmaps
         explainer = _there(self._explainer, "maps")
-        return maps_in_batches(explainer, self.images, self.asked, self.batch_size)
+        return maps_in_batches(explainer, self.images, self.asked, self.batch_size, self.extra)
 
     @cached_property
     def masks(self) -> Tensor:
@@ -171,10 +223,17 @@ class Case:
 
     @property
     def target(self) -> Target:
-        """What is explained: as told, else what the explanation explained; None is the prediction."""
+        """What is explained: as given, else what the explanation explained; None is the prediction."""
         return explained_target(self._target, self._heatmaps)
 
     # -- the pass of the unaltered images
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The class names: as given, else the model's, else the explanation's."""
+        known = known_classes(self.model, self._classes)
+        found: Sequence[str] | None = getattr(self._heatmaps, "classes", None) if known is None else known
+        return found
 
     @property
     def running(self) -> tuple[nn.Module, torch.device]:
@@ -195,8 +254,8 @@ class Case:
     def _scorer(self, target: Target, score: CurveScore) -> Scorer:
         known = self._network.logits
         rows = None if known is None else known[self._rows]
-        names = getattr(self._heatmaps, "classes", None)
-        made = Scorer(self.model, self.images, target, score, self._batch_size, rows, names)
+        self.once("rows", lambda: check_rows(self.model, self.images, self.extra))
+        made = Scorer(self.model, self.images, target, score, self._batch_size, rows, self.names, self.extra)
         if known is None and made.outputs is not None and len(self._rows) == self._network.images:
             self._network.logits = made.outputs
         return made
@@ -246,11 +305,18 @@ class Case:
         self, key: Hashable, end: Tensor, groups: Tensor, count: int, cumulative: bool, score: Score
     ) -> Tensor:
         """(N, count) how much the score falls when each group of pixels becomes `end`: the same for any map."""
-        known = self._network.drops.setdefault(key, {})
-        if not all(row in known for row in self._rows):
+
+        def make() -> Tensor:
             scorer, counts = self.scorer(score), torch.full((len(self.images),), count, device=self.images.device)
-            found = scorer.clean[:, None] - replaced_scores(scorer, self.images, end, groups, counts, cumulative)
-            known.update(zip(self._rows, found, strict=True))
+            return scorer.clean[:, None] - replaced_scores(scorer, self.images, end, groups, counts, cumulative)
+
+        return self.once_for_any_map(key, make)
+
+    def once_for_any_map(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """(N, …) what `make` returns for the images: kept for all maps of the same images, those of other methods."""
+        known = self._network.found.setdefault(key, {})
+        if not all(row in known for row in self._rows):
+            known.update(zip(self._rows, make(), strict=True))
         return torch.stack([known[row] for row in self._rows])
 
     def shown_through_maps(self, key: Hashable, baseline: Baseline, score: Score) -> tuple[Tensor, Tensor]:
@@ -264,7 +330,7 @@ class Case:
         return self.once(key, make)
 
     def foresee_perturbed(self, key: Hashable, samples: int, outputs: int) -> None:
-        """So many perturbations will be asked for, so many of them with outputs: then they are made in one go."""
+        """How many perturbations will be asked for, and how many of them with outputs, so that all are made at once."""
         before = self._foreseen.get(key, (0, 0))
         self._foreseen[key] = max(before[0], samples), max(before[1], outputs)
 
@@ -285,6 +351,24 @@ def shown(images: Tensor, maps: Tensor, baseline: Baseline) -> Tensor:
     window = scaled_by_peak(maps.clamp(min=0))[:, None].to(images)
     empty = replacement(baseline, images)
     return empty + window * (images - empty)
+
+
+def _said(dimensions: int | None, heatmaps: Maps | None, explainer: Explainer | None) -> int | None:
+    """How many dimensions of places images have, as far as that was said: here, by an explanation or an explainer."""
+    size = getattr(heatmaps, "size", None)
+    if dimensions is None and hasattr(heatmaps, "heatmaps") and isinstance(size, tuple):
+        return len(size)
+    return getattr(explainer, "dimensions", None) if dimensions is None else dimensions
+
+
+def _checked_images(
+    images: Any, model: nn.Module | None, said: int | None, inputs: Sequence[Any], keywords: Mapping[str, Any]
+) -> Tensor:
+    if is_listed(images) or (model is None and said is None):
+        return as_images(images)
+    tensor = as_tensor(images, "images")
+    network = nn.Identity() if model is None else model
+    return as_images(tensor, dimensions_of(network, tensor, said, inputs, keywords))
 
 
 def _there(value: T | None, what: str) -> T:

@@ -1,7 +1,7 @@
 """Confidence: what is left of the score when only what the map shows is shown.
 
 The masked image is b + h·(x - b), h the map cut at 0 and divided by its maximum, b the baseline (0, the
-training mean of normalised images, unless told otherwise). A zero map shows nothing.
+training mean of normalised images, unless another is given). A zero map shows nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from egcam.imageops import size_of, upsampled
 from egcam.metrics.baselines import Baseline
 from egcam.metrics.case import Case, shown
 from egcam.metrics.explaining import maps_in_batches
 from egcam.metrics.functions import function_of
-from egcam.metrics.inputs import chunks, resized, scaled_by_peak
+from egcam.metrics.imputation import SHARES, RoadBothOrders
+from egcam.metrics.inputs import chunks, scaled_by_peak
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
 from egcam.metrics.similarity import pearson
-from egcam.models.targets import Score
+from egcam.models.targets import Score, of_images
 
 
 @dataclass(frozen=True)
@@ -177,34 +179,95 @@ class Adcc(Metric):
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
-        scorer, images, asked, maps = case.scorer(self.score), case.images, case.asked, case.maps
-        after, again = [], []
-        for part in chunks(len(images), scorer.batch_size):
-            seen = shown(images[part], maps[part], self.baseline)
-            after.append(scorer(seen, torch.arange(part.start, part.stop, device=images.device)))
-            of_part = asked[part] if isinstance(asked, Tensor) else asked
-            again.append(maps_in_batches(case.explainer, seen, of_part, scorer.batch_size))
-        seen_again = resized(torch.cat(again), (images.shape[-2], images.shape[-1]))
-        lost = ~seen_again.flatten(1).isfinite().all(1)
-        case.undefined(lost, "the explainer's map of the masked image is not finite")
-        coherency = (1 + pearson(maps.flatten(1), seen_again.nan_to_num().flatten(1).to(maps))) / 2
-        simplicity = 1 - scaled_by_peak(maps.clamp(min=0)).flatten(1).mean(1)
-        kept = 1 - _drop(scorer.clean, torch.cat(after))
-        terms = torch.stack([coherency.to(kept), simplicity.to(kept), kept])
-        positive = (terms > 0).all(0)
-        harmonic = 3 / (1 / torch.where(positive, terms, 1.0)).sum(0)
-        # NaN terms are not positive either, and must stay visible.
-        return torch.where(positive, harmonic, torch.where(terms.isfinite().all(0), 0.0, float("nan")))
+        coherency, simplicity, after = _seen_through_map(case, self.baseline, self.score)
+        kept = 1 - _drop(case.scorer(self.score).clean, after)
+        return _harmonic_mean(coherency, simplicity, kept)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A pass and an explanation of the image seen through its map."""
         return CLEAN, Work(self.name, 1 + explanation)
 
 
+@register(
+    "arcc",
+    group="confidence",
+    better="higher",
+    label="ARCC",
+    title="ARCC",
+    meaning="Three in one: the map stays when only what it shows is left, shows little, and orders pixels as ROAD from "
+    "both ends asks for.",
+    needs=["model", "explainer"],
+    reuses_maps=True,
+)
+@dataclass(frozen=True)
+class Arcc(Metric):
+    """Harmonic mean of coherency, simplicity and ROAD from both ends (Domeniconi et al. 2026); higher is better.
+
+        ARCC = 3 / ( 1/Coherency + 1/(1 - mean h) + 1/R ),   R = 2 * ROAD from both ends, cut to [0, 1]
+
+    ADCC with the drop of the masked image, which large maps do well in, replaced; see `adcc` and `road_both_orders`.
+
+    Attributes:
+        baseline: what shows where the map is 0.
+        shares: the shares of pixels removed.
+        noise: standard deviation of the noise on filled-in pixels.
+        score: "probability" or "sigmoid".
+        seed: of the noise.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+        >>> arcc(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
+        torch.Size([2])
+    """
+
+    baseline: Baseline = "zero"
+    shares: tuple[float, ...] = SHARES
+    noise: float = 0.01
+    score: Score = "probability"
+    seed: int = 0
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        coherency, simplicity, _ = _seen_through_map(case, self.baseline, self.score)
+        road = RoadBothOrders(self.shares, self.noise, self.score, self.seed).scores(case)
+        return _harmonic_mean(coherency, simplicity, (2 * road).clamp(0, 1))
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """A pass and an explanation of the image seen through its map, and two passes for each share."""
+        return CLEAN, Work(self.name, 1 + explanation + 2 * len(self.shares))
+
+
+def _seen_through_map(case: Case, baseline: Baseline, score: Score) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) coherency, simplicity, and the score of the image seen through its map."""
+    scorer, images, asked, maps = case.scorer(score), case.images, case.asked, case.maps
+    after, again = [], []
+    for part in chunks(len(images), scorer.batch_size):
+        seen = shown(images[part], maps[part], baseline)
+        after.append(scorer(seen, torch.arange(part.start, part.stop, device=images.device)))
+        own = case.extra.part(torch.arange(part.start, part.stop, device="cpu"))
+        again.append(maps_in_batches(case.explainer, seen, of_images(asked, part), scorer.batch_size, own))
+    seen_again = upsampled(torch.cat(again), size_of(images))
+    lost = ~seen_again.flatten(1).isfinite().all(1)
+    case.undefined(lost, "the explainer's map of the masked image is not finite")
+    coherency = (1 + pearson(maps.flatten(1), seen_again.nan_to_num().flatten(1).to(maps))) / 2
+    simplicity = 1 - scaled_by_peak(maps.clamp(min=0)).flatten(1).mean(1)
+    return coherency, simplicity, torch.cat(after)
+
+
+def _harmonic_mean(coherency: Tensor, simplicity: Tensor, third: Tensor) -> Tensor:
+    """(N,) 0 as soon as one is 0."""
+    terms = torch.stack([coherency.to(third), simplicity.to(third), third])
+    positive = (terms > 0).all(0)
+    harmonic = 3 / (1 / torch.where(positive, terms, 1.0)).sum(0)
+    # NaN terms are not positive either, and must stay visible.
+    return torch.where(positive, harmonic, torch.where(terms.isfinite().all(0), 0.0, float("nan")))
+
+
 average_drop = AverageDrop.function
 increase_in_confidence = IncreaseInConfidence.function
 average_gain = AverageGain.function
 adcc = Adcc.function
+arcc = Arcc.function
 masked_confidence = function_of(
     AverageDrop,
     AverageDrop.confidence,

@@ -1,30 +1,34 @@
 """Faithfulness: does the map say what the model uses?
 
-Notation: x an image of D = H·W pixels, a its map, y the explained class, f the logits, p the softmax. A pixel
-is replaced in all its channels at once. Every metric gives one score per image, an (N,) tensor.
+Notation: x an image of D = H·W pixels (or a signal's samples, a volume's voxels), a its map, y the explained class,
+f the logits, p the softmax. A pixel is replaced in all its channels at once. Every metric gives one score per image, an
+(N,) tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from egcam.errors import InputError, near_misses
+from egcam.imageops import Size, along, by_row, size_of, upsampled
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.case import Case
 from egcam.metrics.functions import function_of
 from egcam.metrics.inputs import Maps, as_maps, check_positive, scaled_by_peak
+from egcam.metrics.neighbours import neighbour_shares, standardised, standardised_cells
 from egcam.metrics.noise import generator
 from egcam.metrics.perturb import Curve, group_sums, pixels_per_step, relevance_ranks, replaced_scores, steps_of
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
 from egcam.metrics.segments import as_segments, superpixels
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
-from egcam.models.targets import Score, by_class, known_classes
+from egcam.models.targets import Score, by_class
 
 InfidelityScale = Literal["best", "unit-sum", "raw"]
 
@@ -394,7 +398,7 @@ def _segments_by_relevance(maps: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     group="faithfulness",
     better="higher",
     label="Suff",
-    meaning="Of the images with a like map, the share that get the same prediction.",
+    meaning="Of the images with a similar map, the share that get the same prediction.",
     whole_set=True,
     paper=True,
 )
@@ -424,7 +428,7 @@ class Sufficiency(Metric):
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
-        predicted = by_class(case.logits, known_classes(case.model, None)).argmax(1)
+        predicted = by_class(case.logits, case.names).argmax(1)
         maps = case.maps
         return _sufficiency(maps, Causes(case.unusable), predicted, self.threshold, case.causes)
 
@@ -453,32 +457,37 @@ def sufficiency_of(heatmaps: Maps, predictions: Tensor, threshold: float = 0.6) 
     return settle("sufficiency", scores, causes)
 
 
+def sufficiency_of_cells(cells: Tensor, size: Sequence[int], predictions: Tensor, threshold: float = 0.6) -> Tensor:
+    """`sufficiency_of` for finite maps as a layer has them, which are enlarged to `size`: the same in far less time.
+
+    Args:
+        cells: (N, h, w) maps of the whole set, before they are enlarged.
+        size: of the images.
+        predictions: (N,) the predicted classes.
+        threshold: as there.
+
+    Example:
+        >>> sufficiency_of_cells(torch.eye(3).repeat(4, 1, 1), (6, 6), torch.tensor([5, 5, 5, 7])).tolist()
+        [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 0.0]
+    """
+    rows = standardised_cells(cells, size) if len(cells) > 1 else None
+    if rows is None:
+        return sufficiency_of(upsampled(cells, size), predictions, threshold)
+    return neighbour_shares(rows, predictions, threshold).to(cells)
+
+
 def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold: float, causes: Causes) -> Tensor:
     usable = torch.ones(len(maps), dtype=torch.bool, device=maps.device)
     usable[list(unusable)] = False
     if usable.sum() < 2:
         causes.mark(usable, "sufficiency compares images, and there is no other")
         return maps.new_zeros(len(maps))
-    distances = _standardised_distances(scaled_by_peak(maps[usable]).abs().flatten(1))
-    near = distances <= threshold
-    near.fill_diagonal_(False)
-    predicted = predictions[usable]
-    same = near & (predicted[:, None] == predicted[None])
+    rows = standardised(scaled_by_peak(maps[usable]).abs().flatten(1))
+    # Not every device knows double precision.
+    rows = rows.cpu() if rows.device.type == "mps" else rows
     scores = maps.new_zeros(len(maps))
-    scores[usable] = same.sum(1).to(maps) / near.sum(1).clamp(min=1)
+    scores[usable] = neighbour_shares(rows, predictions[usable].to(rows.device), threshold).to(scores)
     return scores
-
-
-def _standardised_distances(rows: Tensor) -> Tensor:
-    """(N, N) standardised Euclidean distances of the rows over the largest of them; all 0 when the rows are equal."""
-    variance = rows.var(0)
-    rounding = (4 * torch.finfo(rows.dtype).eps * rows.abs().amax(0)) ** 2
-    varying = variance > rounding
-    scaled = rows[:, varying] / variance[varying].sqrt()
-    # The direct form: the faster |a|² + |b|² - 2ab loses small distances to rounding.
-    distances = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist")
-    largest = distances.max() if distances.numel() else distances.new_zeros(())
-    return distances / torch.where(largest > 0, largest, torch.ones_like(largest))
 
 
 @register(
@@ -507,7 +516,8 @@ class Infidelity(Metric):
 
     Attributes:
         patch: the side of a patch in pixels, no larger than the image; None is a quarter of the shorter side
-            (56 at 224 px), "paper" is 56, and 32 below 224 px.
+            (56 at 224 px), a sixteenth of a signal, a quarter of each side of a volume or video; "paper" is 56, and 32
+            below 224 px.
         scale: "best", "unit-sum" or "raw".
         baseline: what a patch becomes, see `egcam.metrics.baselines`.
         cumulative: keep earlier patches replaced, as Quantus 0.6.0 does.
@@ -531,7 +541,7 @@ class Infidelity(Metric):
         if self.scale not in ("best", "unit-sum", "raw"):
             raise InputError(f"unknown scale {self.scale!r}; {near_misses(self.scale, ('best', 'unit-sum', 'raw'))}")
         images, maps = case.images, case.maps
-        groups, count = _patch_grid(images, patch_side(self.patch, *images.shape[-2:]))
+        groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
         # Once, for a function given as baseline may draw.
         end = replacement(self.baseline, images)
         drops = self._drops(case, end)
@@ -545,62 +555,67 @@ class Infidelity(Metric):
         return self._drops(case, replacement(self.baseline, case.images))
 
     def _drops(self, case: Case, end: Tensor) -> Tensor:
-        side = patch_side(self.patch, *case.images.shape[-2:])
-        groups, count = _patch_grid(case.images, side)
-        return case.patch_drops(self._key(side), end, groups, count, self.cumulative, self.score)
+        sides = patch_sides(self.patch, size_of(case.images))
+        groups, count = _patch_grid(case.images, sides)
+        return case.patch_drops(self._key(sides), end, groups, count, self.cumulative, self.score)
 
-    def _key(self, side: int) -> Any:
-        return work_key("patches", side, self.baseline, self.cumulative, self.score)
+    def _key(self, sides: Size) -> Any:
+        return work_key("patches", *sides, self.baseline, self.cumulative, self.score)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A pass for each patch, whatever the map; none where the patch does not fit, which is refused."""
         try:
-            side = patch_side(self.patch, size, size)
+            sides = patch_sides(self.patch, (size, size))
         except InputError:
             return (CLEAN,)
-        key = self._key(side)
+        key = self._key(sides)
         # What a function given as baseline draws belongs to its map.
-        return CLEAN, Work(key, patch_count(side, size, size), any_map=isinstance(key, tuple))
+        return CLEAN, Work(key, patch_count(sides, (size, size)), any_map=isinstance(key, tuple))
 
 
-def patch_side(patch: int | Literal["paper"] | None, height: int, width: int) -> int:
-    """The side in pixels of the patches that infidelity replaces.
+def patch_sides(patch: int | Literal["paper"] | None, size: Size) -> Size:
+    """The sides in pixels of the patches that infidelity replaces.
 
     Example:
-        >>> [patch_side("paper", size, size) for size in (224, 96)], patch_side(None, 90, 96)
-        ([56, 32], 22)
+        >>> [patch_sides("paper", (side, side)) for side in (224, 96)], patch_sides(None, (90, 96))
+        ([(56, 56), (32, 32)], (22, 22))
+        >>> patch_sides(None, (1000,)), patch_sides(None, (16, 112, 112))
+        ((62,), (4, 28, 28))
     """
-    shorter = min(height, width)
+    shorter = min(size)
     if patch is None:
-        return max(1, shorter // 4)
+        usual = {1: [shorter // 16], 2: [shorter // 4] * 2}.get(len(size), [side // 4 for side in size])
+        return tuple(max(1, side) for side in usual)
     if isinstance(patch, str):
         if patch != "paper":
             raise InputError(f"patch is a number of pixels, or 'paper', not {patch!r}")
+        if len(size) != 2:
+            raise InputError("the paper's patches are those of images: pass patch=None, or a number")
         patch = 56 if shorter >= 224 else 32
     if check_positive("patch", patch) > shorter:
-        raise InputError(
-            f"a patch of {patch} px does not fit images of {height} x {width}: pass patch={shorter} or less"
-        )
-    return int(patch)
+        of = " x ".join(map(str, size))
+        raise InputError(f"a patch of {patch} px does not fit images of {of}: pass patch={shorter} or less")
+    return (int(patch),) * len(size)
 
 
-def patch_count(side: int, height: int, width: int) -> int:
-    """How many patches of this side cover an image; those at the right and lower border may be cut.
+def patch_count(sides: Size, size: Size) -> int:
+    """How many patches of these sides cover an image; those at the far borders may be cut.
 
     Example:
-        >>> patch_count(32, 96, 100)
+        >>> patch_count((32, 32), (96, 100))
         12
     """
-    return -(-height // side) * -(-width // side)
+    return prod(-(-whole // side) for side, whole in zip(sides, size, strict=True))
 
 
-def _patch_grid(images: Tensor, side: int) -> tuple[Tensor, int]:
+def _patch_grid(images: Tensor, sides: Size) -> tuple[Tensor, int]:
     """(1, H, W) the number of the patch each pixel is in, row by row, and how many patches there are."""
-    height, width = images.shape[-2:]
-    across = -(-width // side)
-    down = torch.arange(height, device=images.device)[:, None] // side
-    groups = down * across + torch.arange(width, device=images.device) // side
-    return groups[None], patch_count(side, height, width)
+    size = size_of(images)
+    groups = torch.zeros((), dtype=torch.long, device=images.device)
+    for axis, (side, whole) in enumerate(zip(sides, size, strict=True)):
+        numbers = torch.arange(whole, device=images.device) // side
+        groups = groups * -(-whole // side) + along(numbers, axis, len(size))
+    return groups[None], patch_count(sides, size)
 
 
 def _scaling(scale: str, said: Tensor, drops: Tensor, maps: Tensor) -> Tensor:
@@ -665,7 +680,7 @@ class SensitivityN(Metric):
         scorer, end = case.scorer(self.score), replacement(self.baseline, images).expand_as(images)
 
         def make(part: slice) -> Tensor:
-            gone = places[drawn[part]] < wanted[part].view(-1, 1, 1)
+            gone = places[drawn[part]] < by_row(wanted[part], places)
             return torch.where(gone[:, None], end[rows[part]], images[rows[part]])
 
         drops = scorer.clean[rows] - scorer.altered(rows, make)
@@ -681,9 +696,9 @@ class SensitivityN(Metric):
 
 def _random_places(images: Tensor, seed: int, subsets: int) -> Tensor:
     """(subsets, H, W) random orders of the pixels; the first n places of one are a random set of n."""
-    height, width = images.shape[-2:]
-    orders = [torch.randperm(height * width, generator=generator(seed, number)) for number in range(subsets)]
-    return torch.stack(orders).view(-1, height, width).to(images.device)
+    size = size_of(images)
+    orders = [torch.randperm(prod(size), generator=generator(seed, number)) for number in range(subsets)]
+    return torch.stack(orders).view(-1, *size).to(images.device)
 
 
 @register(

@@ -21,9 +21,15 @@ _TARGET = "the explained classes; None is the explanation's own, and the predict
 _HEATMAPS = "(N, H, W) maps or an explanation."
 _MASKS = "(N, H, W) masks of the object: booleans, whole numbers, or floats cut at one half."
 _EXPLAINER = "a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps count)."
-_AT_HAND = "the explainer's maps of the images where they are at hand already."
+_MAPS_ALREADY_MADE = "the explainer's maps of the images if you have them already."
 _PROTOCOL = '"default" or "paper".'
+_DIMENSIONS = "1 for signals, 2 for images, 3 for volumes and video; None is inferred from the other arguments."
 _BATCH = "the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere."
+_OF_MODEL: dict[str, tuple[str, Any]] = {
+    "inputs": ("further positional inputs of the model; see `Case`.", ()),
+    "keywords": ("further keyword inputs of the model.", None),
+    "classes": ("the class names, for targets by name.", None),
+}
 
 
 def function_of(
@@ -49,9 +55,9 @@ def function_of(
     options = [field for field in fields(kind) if field.name not in without]  # type: ignore[arg-type]
     more: dict[str, tuple[str, Any]] = {"protocol": (_PROTOCOL, "default")} if kind.paper_options else {}
     if "model" in inputs:
-        more["batch_size"] = (_BATCH, None)
+        more |= {"batch_size": (_BATCH, None), "dimensions": (_DIMENSIONS, None), **_OF_MODEL}
         if kind.reuses_maps:
-            more = {"heatmaps": (_AT_HAND, None), **more}
+            more = {"heatmaps": (_MAPS_ALREADY_MADE, None), **more}
     parameters = [
         Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, default=None if key == "target" else Parameter.empty)
         for key in inputs
@@ -72,8 +78,8 @@ def function_of(
             return metric(case)  # type: ignore[return-value]
         return case.run(lambda: call(metric, case))
 
-    told = kind.name.replace("-", "_") if name is None else name
-    function = _in_module_of(kind, run, told)
+    known_as = kind.name.replace("-", "_") if name is None else name
+    function = _in_module_of(kind, run, known_as)
     function.__signature__ = signature
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     function.__doc__ = cleandoc(doc) if doc is not None else _joined(kind, inputs, more)

@@ -136,6 +136,11 @@ class Road(Metric):
     def curve(self, case: Case) -> Curve:
         """The score after filling in the shares of the pixels."""
         images, maps, shares = case.images, case.maps, self.shares
+        if images.ndim != 4:
+            raise InputError(
+                "ROAD fills in pixels of images from their eight neighbours, which signals, volumes and video do not "
+                "have: use deletion or pixel-flipping with a baseline such as 'blur' or 'mean'"
+            )
         if not shares or not all(0 < share < 1 for share in shares) or list(shares) != sorted(set(shares)):
             raise InputError(f"shares must rise and lie between 0 and 1, got {shares}")
         pixels = maps[0].numel()
@@ -168,7 +173,54 @@ class Road(Metric):
         return CLEAN, Work(self.name, len(self.shares))
 
 
+@register(
+    "road-both-orders",
+    group="faithfulness",
+    better="higher",
+    label="ROAD±",
+    title="ROAD, both orders",
+    meaning="How much more of the class score is left when the least important pixels are filled in than when the most "
+    "important ones are.",
+)
+@dataclass(frozen=True)
+class RoadBothOrders(Metric):
+    """Half the gap between ROAD with the least and with the most relevant pixels imputed first; higher is better.
+
+        score = mean_q ( p_y(x without its least relevant q) - p_y(x without its most relevant q) ) / 2
+
+    Rong et al. (2022) show that the two orders may rank methods differently; this is the half difference that
+    pytorch-grad-cam calls ROADCombined. A map in random order scores about 0, whatever the holes do to the network.
+
+    Attributes:
+        shares: the shares of pixels removed.
+        noise: standard deviation of the noise on filled-in pixels.
+        score: "probability", "accuracy", "logit" or "sigmoid".
+        seed: of the noise, which depends on the share only.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+        >>> road_both_orders(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
+        torch.Size([2])
+    """
+
+    shares: tuple[float, ...] = SHARES
+    noise: float = 0.01
+    score: CurveScore = "probability"
+    seed: int = 0
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        options = (self.score, self.seed)
+        least, most = (Road(self.shares, self.noise, first, *options).scores(case) for first in (False, True))
+        return (least - most) / 2
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """Two passes for each share."""
+        return CLEAN, Work(self.name, 2 * len(self.shares))
+
+
 road = Road.function
+road_both_orders = RoadBothOrders.function
 road_curve = function_of(
     Road,
     Road.curve,

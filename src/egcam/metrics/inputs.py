@@ -8,15 +8,19 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from egcam.errors import InputError, TargetError, near_misses
+from egcam.imageops import by_row, size_of, upsampled
 from egcam.metrics.undefined import Causes
+from egcam.models.inputs import is_listed, stacked
 from egcam.models.targets import Target
 
 Protocol: TypeAlias = Literal["default", "paper"]
 Maps: TypeAlias = Any
-"""A (N, H, W) or (N, 1, H, W) tensor or array, (H, W) for one image, or an explanation (anything with `heatmaps`)."""
+"""A (N, H, W) or (N, 1, H, W) tensor or array, (H, W) for one image, or an explanation (anything with `heatmaps`).
+
+Maps of signals have one axis in place of height and width, those of volumes and video three.
+"""
 
 
 def check_protocol(protocol: str) -> bool:
@@ -33,12 +37,15 @@ def check_positive(name: str, value: int) -> int:
     return int(value)
 
 
-def as_images(images: Any) -> Tensor:
-    """(N, C, H, W) floating-point images; (C, H, W) is one."""
-    tensor = _as_tensor(images, "images")
-    if tensor.ndim == 3:
+def as_images(images: Any, dimensions: int = 2) -> Tensor:
+    """(N, C, H, W) floating-point images; (C, H, W) is one; a list of images is a batch.
+
+    Of signals (1) and volumes (3), (N, C, L) and so on.
+    """
+    tensor = stacked(images) if is_listed(images) else as_tensor(images, "images")
+    if tensor.ndim == dimensions + 1:
         tensor = tensor[None]
-    if tensor.ndim != 4:
+    if tensor.ndim != dimensions + 2:
         raise InputError(f"images must be (N, C, H, W) or (C, H, W), got {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
         raise InputError(f"images must be floating-point as the model takes them, not {tensor.dtype}")
@@ -47,21 +54,24 @@ def as_images(images: Any) -> Tensor:
     return tensor.detach()
 
 
-def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Causes]:
+def as_maps(heatmaps: Maps, images: Tensor | None = None, dimensions: int | None = None) -> tuple[Tensor, Causes]:
     """(N, H, W) maps at the size and on the device of `images`, and the images whose map is not finite.
 
-    Smaller or larger maps are resized bilinearly (corners not aligned), as heat maps are. A map with NaN or
+    Smaller or larger maps are resized linearly (corners not aligned), as heat maps are. A map with NaN or
     infinite values becomes zero here and its image is in the causes, so that the others can still be scored.
     One (H, W) map goes with one image; without images it must be an explanation's, for (N, pixels) look the same.
+    Without images or `dimensions`, bare maps are of images, or (N, 1, D, H, W) of volumes.
     """
-    tensor = _as_tensor(getattr(heatmaps, "heatmaps", heatmaps), "maps").detach()
-    if tensor.ndim == 4 and tensor.shape[1] == 1:
+    tensor = as_tensor(getattr(heatmaps, "heatmaps", heatmaps), "maps").detach()
+    axes = 1 + _dimensions_of(heatmaps, tensor, images, dimensions)
+    if tensor.ndim == axes + 1 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     is_single = getattr(heatmaps, "is_single", False) or (images is not None and len(images) == 1)
-    if tensor.ndim == 2 and is_single:
+    if tensor.ndim == axes - 1 and is_single:
         tensor = tensor[None]
-    if tensor.ndim != 3 or not tensor.numel():
-        raise InputError(f"maps must be (N, H, W) or (N, 1, H, W), got {tuple(tensor.shape)}; one map is maps[None]")
+    if tensor.ndim != axes or not tensor.numel():
+        wanted = {2: "(N, L) or (N, 1, L)", 4: "(N, D, H, W) or (N, 1, D, H, W)"}.get(axes, "(N, H, W) or (N, 1, H, W)")
+        raise InputError(f"maps must be {wanted}, got {tuple(tensor.shape)}; one map is maps[None]")
     if tensor.is_complex():
         raise InputError("maps must be real numbers")
     if not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.bfloat16):
@@ -75,10 +85,22 @@ def as_maps(heatmaps: Maps, images: Tensor | None = None) -> tuple[Tensor, Cause
     finite = None if tensor.sum().isfinite() else tensor.flatten(1).isfinite().all(1)
     if finite is not None and not finite.all():
         causes.mark(~finite, "its map holds NaN or infinite values")
-        tensor = torch.where(finite[:, None, None], tensor, torch.zeros_like(tensor))
+        tensor = torch.where(by_row(finite, tensor), tensor, torch.zeros_like(tensor))
     if images is not None:
-        tensor = resized(tensor, (images.shape[-2], images.shape[-1]))
+        tensor = upsampled(tensor, size_of(images))
     return tensor, causes
+
+
+def _dimensions_of(heatmaps: Maps, tensor: Tensor, images: Tensor | None, said: int | None) -> int:
+    """How many dimensions of places maps have: as the images, else as is said, else as the explanation's own."""
+    if images is not None:
+        return images.ndim - 2
+    if said is not None:
+        return said
+    size = getattr(heatmaps, "size", None)
+    if isinstance(size, tuple):
+        return len(size)
+    return 3 if tensor.ndim == 5 else 2
 
 
 def explained_target(target: Target, heatmaps: Maps | None) -> Target:
@@ -109,12 +131,12 @@ def as_masks(masks: Any, maps: Tensor) -> Tensor:
     A mask of another size than the map is an error: resizing one silently would hide that image and mask were
     cropped differently.
     """
-    tensor = _as_tensor(masks, "masks").detach()
-    if tensor.ndim == 4 and tensor.shape[1] == 1:
+    tensor = as_tensor(masks, "masks").detach()
+    if tensor.ndim == maps.ndim + 1 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
-    if tensor.ndim == 2 and len(maps) == 1:
+    if tensor.ndim == maps.ndim - 1 and len(maps) == 1:
         tensor = tensor[None]
-    if tensor.ndim != 3 or len(tensor) != len(maps):
+    if tensor.ndim != maps.ndim or len(tensor) != len(maps):
         raise InputError(f"masks must be (N, H, W), one per map: got {tuple(tensor.shape)} for {len(maps)} map(s)")
     if tensor.shape != maps.shape:
         raise InputError(
@@ -131,13 +153,6 @@ def as_masks(masks: Any, maps: Tensor) -> Tensor:
     return (tensor > 0).to(maps.device)
 
 
-def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """(N, H, W) maps at another size, bilinearly; as they are when the size is theirs."""
-    if (maps.shape[-2], maps.shape[-1]) == size:
-        return maps
-    return functional.interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-
-
 def chunks(total: int, size: int) -> Iterator[slice]:
     """Consecutive slices of at most `size` that cover `total`."""
     for start in range(0, total, size):
@@ -147,10 +162,11 @@ def chunks(total: int, size: int) -> Iterator[slice]:
 def scaled_by_peak(maps: Tensor) -> Tensor:
     """Each (H, W) map divided by its largest absolute value; a zero map stays zero."""
     peak = maps.flatten(1).abs().amax(1)
-    return maps / torch.where(peak > 0, peak, torch.ones_like(peak))[:, None, None]
+    return maps / by_row(torch.where(peak > 0, peak, torch.ones_like(peak)), maps)
 
 
-def _as_tensor(value: Any, what: str) -> Tensor:
+def as_tensor(value: Any, what: str) -> Tensor:
+    """A tensor, or an array or list made one."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray):

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import InputError
+from egcam.imageops import of_dimension
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.registry import Metric, register
@@ -194,7 +195,7 @@ class PointingGame(Metric):
     """1 when the map's highest pixel is on the object, else 0 (Zhang et al. 2018); higher is better.
 
     Conventions: several highest pixels count by the share of them that hit; `tolerance` widens the object by
-    so many pixels in every direction (a square; the original game allows 15). Only the order of the map
+    this many pixels in every direction (a square; the original game allows 15). Only the order of the map
     matters.
 
     Attributes:
@@ -215,7 +216,8 @@ class PointingGame(Metric):
             raise InputError(f"tolerance must not be negative, got {self.tolerance}")
         if self.tolerance:
             width = 2 * self.tolerance + 1
-            inside = functional.max_pool2d(inside[:, None].float(), width, stride=1, padding=self.tolerance)[:, 0] > 0
+            widen = of_dimension("max_pool", inside.ndim - 1)
+            inside = widen(inside[:, None].float(), width, stride=1, padding=self.tolerance)[:, 0] > 0
         maps, inside = maps.flatten(1), inside.flatten(1)
         highest = maps == maps.amax(1, keepdim=True)
         return (highest & inside).sum(1).to(maps) / highest.sum(1)
@@ -249,9 +251,77 @@ class EnergyPointingGame(Metric):
         return _share(_sum_inside(energy, inside), energy.sum(1))
 
 
+@register(
+    "cell-mass-accuracy",
+    group="localization",
+    better="higher",
+    label="CMA",
+    meaning="The share of the positive heat that lies in cells of the map that the object touches.",
+    needs=["heatmaps", "masks"],
+)
+@dataclass(frozen=True)
+class CellMassAccuracy(Metric):
+    """Share of the positive heat in the cells of the map that the object touches; higher is better.
+
+        CMA = Σ over cells that touch S of max(a, 0) / Σ max(a, 0)
+
+    Relevance mass accuracy at the size the map was made at: nothing is blurred by enlarging it, so a map on the
+    object's cells alone scores 1, however small the object. It is the score of `egcam.truth`.
+
+    Conventions: a map without positive heat scores 0; maps of which no other size is known are taken as they are.
+
+    Attributes:
+        whole_cells: False counts a cell by the part of it that lies on the object.
+
+    Example:
+        >>> mask = torch.tensor([[[True, False, False, False]]])
+        >>> cell_mass_accuracy(torch.tensor([[[3.0, 1.0, -2.0, 0.0]]]), mask)
+        tensor([0.7500])
+    """
+
+    whole_cells: bool = True
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the shares."""
+        _, inside = _maps_and_masks(case)
+        if case.maps.ndim != 3:
+            raise InputError(f"{self.name} is for maps of images, (N, H, W)")
+        return share_inside(case.at_layer.maps, inside.reshape(case.masks.shape), self.whole_cells)
+
+
+def share_inside(maps: Tensor, masks: Tensor, whole_cells: bool = False) -> Tensor:
+    """(N,) the share of the positive heat that lies inside the masks; 0 of a map without any.
+
+        share = sum of max(a, 0) m / sum of max(a, 0)
+
+    m is the part of a cell that the mask covers, so that nothing is blurred by enlarging the map: a uniform map scores
+    the mask's share of the image.
+
+    Args:
+        maps: (N, h, w) of any size.
+        masks: (N, H, W) at the size of the images, from 0 to 1.
+        whole_cells: a cell that the mask touches counts as a whole, so that a map on such cells alone scores 1.
+
+    Example:
+        >>> mask = torch.zeros(1, 4, 4)
+        >>> mask[:, :2, :2] = 1
+        >>> share_inside(torch.ones(1, 2, 2), mask), share_inside(torch.tensor([[[3.0, 0], [-1, 0]]]), mask)
+        (tensor([0.2500]), tensor([1.]))
+    """
+    if maps.ndim != 3 or len(maps) != len(masks):
+        raise InputError(f"maps of shape {tuple(maps.shape)} do not go with masks of shape {tuple(masks.shape)}")
+    pool = functional.adaptive_max_pool2d if whole_cells else functional.adaptive_avg_pool2d
+    inside = pool(masks.to(maps)[:, None], (maps.shape[-2], maps.shape[-1]))[:, 0]
+    heat = maps.clamp(min=0).flatten(1)
+    total = heat.sum(1)
+    share = (heat * inside.flatten(1)).sum(1) / torch.where(total > 0, total, 1.0)
+    return torch.where(total.isfinite(), share, torch.nan)
+
+
 attribution_localization = AttributionLocalization.function
 relevance_mass_accuracy = RelevanceMassAccuracy.function
 top_k_intersection = TopKIntersection.function
 relevance_rank_accuracy = RelevanceRankAccuracy.function
 pointing_game = PointingGame.function
 energy_pointing_game = EnergyPointingGame.function
+cell_mass_accuracy = CellMassAccuracy.function

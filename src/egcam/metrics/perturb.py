@@ -7,10 +7,12 @@ are; what a group is (pixels of like rank, a patch, a superpixel) is the metric'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
+from egcam.imageops import by_row, size_of
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.scoring import Scorer
 
@@ -50,9 +52,17 @@ def relevance_ranks(maps: Tensor, descending: bool = True) -> Tensor:
     return torch.empty_like(order).scatter_(1, order, places).view(maps.shape)
 
 
+_USUAL_STEPS = 224
+
+
 def pixels_per_step(step: int | None, images: Tensor) -> int:
-    """How many pixels go at once: as told, else one row's worth."""
-    return images.shape[-1] if step is None else check_positive("step", step)
+    """How many pixels change at once: as given, else one row's worth.
+
+    Signals and volumes have no such rows: there it is the 224th part, as many steps as for an image of 224 pixels.
+    """
+    if step is not None:
+        return check_positive("step", step)
+    return images.shape[-1] if images.ndim == 4 else -(-prod(size_of(images)) // _USUAL_STEPS)
 
 
 def steps_of(step: int, pixels: int) -> int:
@@ -90,11 +100,11 @@ def replaced_scores(
         return tensor if len(tensor) == 1 else tensor[chosen]
 
     def make(part: slice) -> Tensor:
-        chosen, step = rows[part], steps[part].view(-1, 1, 1)
+        chosen, step = rows[part], by_row(steps[part], groups)
         of_group = of(groups, chosen)
         replaced = of_group <= step if cumulative else of_group == step
         made = torch.where(replaced[:, None], of(end, chosen), of(start, chosen))
-        return made.expand(-1, images.shape[1], -1, -1)
+        return made.expand(-1, images.shape[1], *size_of(images))
 
     scores = scorer.altered(rows, make)
     table = scores.new_full((total, int(counts.max())), float("nan"))

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from egcam.errors import InputError
+from egcam.imageops import by_row
 from egcam.metrics.explaining import maps_of
 from egcam.metrics.inputs import chunks, scaled_by_peak
 from egcam.metrics.noise import Noise
-from egcam.models.targets import by_class, class_scores, known_classes
+from egcam.models.targets import by_class, class_scores, of_images
 
 if TYPE_CHECKING:
     from egcam.metrics.case import Case
@@ -65,7 +66,7 @@ def measure_perturbed(case: Case, noise: Noise, samples: int, outputs: int, seed
         case: with an explainer; its maps are used where it has them.
         noise: what is added.
         samples: perturbations per image.
-        outputs: on so many of them the model is run too, as the relative stabilities need.
+        outputs: the model is run on that many of them too, as the relative stabilities need.
         seed: of the noise.
         exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
     """
@@ -73,15 +74,15 @@ def measure_perturbed(case: Case, noise: Noise, samples: int, outputs: int, seed
     # Classes that are known, in a metric that looks at maps only, need no pass.
     logits = case.logits if outputs and case.classes is not None else None
     asked, maps = case.asked, case.own_maps
-    watch = _Watch(case.model, images, maps, logits, bool(outputs), exact_zeros)
+    watch = _Watch(case, maps, logits, bool(outputs), exact_zeros)
     # Perturbation by perturbation over all images, so that each noise is drawn about once.
     parts = []
     for part in chunks(len(images) * samples, case.batch_size):
         job = torch.arange(part.start, part.stop, device=images.device)
         rows, numbers = job % len(images), job // len(images)
         altered = images[rows] + _draws(noise, seed, numbers, images[0])
-        of_rows = asked[rows] if isinstance(asked, Tensor) else asked
-        seen = watch.distances(rows, altered, maps_of(case.explainer, altered, of_rows))
+        made = maps_of(case.explainer, altered, of_images(asked, rows), case.extra.part(rows))
+        seen = watch.distances(rows, altered, made)
         parts.append(seen | watch.outputs_of(rows, altered, numbers < outputs))
     joined = {name: torch.cat([part[name] for part in parts]).view(-1, len(images)).T for name in parts[0]}
     columns = {name: joined.get(name) for name in _COLUMNS}
@@ -110,19 +111,11 @@ def _draws(noise: Noise, seed: int, numbers: Tensor, like: Tensor) -> Tensor:
 class _Watch:
     """Measures perturbed copies against the images they were made from."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        maps: Tensor,
-        logits: Tensor | None,
-        outputs: bool,
-        exact_zeros: bool,
-    ) -> None:
-        self.model, self.images, self.maps, self.logits = model, images, maps, logits
+    def __init__(self, case: Case, maps: Tensor, logits: Tensor | None, outputs: bool, exact_zeros: bool) -> None:
+        self.case, self.images, self.maps, self.logits = case, case.images, maps, logits
         self.scaled = scaled_by_peak(maps)
         guarded = _exact_zeros_replaced if exact_zeros else _kept_from_zero
-        self.map_divisor, self.image_divisor = guarded(maps), guarded(images)
+        self.map_divisor, self.image_divisor = guarded(maps), guarded(case.images)
         if outputs and logits is None:
             raise InputError("relative stability compares predictions: it needs class targets, not a callable")
 
@@ -133,7 +126,7 @@ class _Watch:
                 f"maps of perturbed images are {tuple(maps.shape[1:])}, of the images {tuple(self.maps.shape[1:])}"
             )
         finite = maps.flatten(1).isfinite().all(1)
-        maps = torch.where(finite[:, None, None], maps, torch.zeros_like(maps)).to(self.maps)
+        maps = torch.where(by_row(finite, maps), maps, torch.zeros_like(maps)).to(self.maps)
         change, moved = self.maps[rows] - maps, self.images[rows] - altered
         return {
             "map_change": _norm(change),
@@ -153,8 +146,9 @@ class _Watch:
         if not len(rows):
             none = self.maps.new_empty(0)
             return {"output_change": none, "same_prediction": none.bool()}
-        before, after = self.logits[rows], class_scores(self.model(altered.clone()), len(rows))
-        names = known_classes(self.model, None)
+        args, kwargs = self.case.extra.rows(rows)
+        before, after = self.logits[rows], class_scores(self.case.model(altered.clone(), *args, **kwargs), len(rows))
+        names = self.case.names
         same = by_class(before, names).argmax(1) == by_class(after, names).argmax(1)
         return {"output_change": _norm(before - after).to(self.maps), "same_prediction": same}
 

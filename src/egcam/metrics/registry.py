@@ -84,8 +84,9 @@ class Metric(ABC):
     What `register` knows of it is on the class: `name`, `label` (a short heading), `title` (the name in words),
     `group`, `direction` and `higher_is_better`, `arrow`, `meaning` (a line for people), `needs` (what it is given, in
     order: "model" stands for the model and the images), `whole_set` (whether it compares images with each other, so
-    that it must see all of them), `paper` (whether it is one of the paper's nineteen estimators or its running time),
-    `paper_options` (those of protocol="paper") and `function`, the same metric as a function.
+    that it must see all of them), `timed` (whether it measures time, so that nothing may run beside it), `paper`
+    (whether it is one of the paper's nineteen estimators or its running time), `paper_options` (those of
+    protocol="paper") and `function`, the same metric as a function.
     """
 
     name: ClassVar[str]
@@ -99,6 +100,7 @@ class Metric(ABC):
     needs: ClassVar[tuple[Need, ...]]
     reuses_maps: ClassVar[bool] = False
     whole_set: ClassVar[bool] = False
+    timed: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     paper_options: ClassVar[Mapping[str, Any]] = {}
     function: ClassVar[Callable[..., Tensor]]
@@ -108,7 +110,7 @@ class Metric(ABC):
         """(N,) the scores, the model in eval mode and without gradients; `case.undefined` notes where there is none."""
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """What it asks of the network for one image of `size` x `size` pixels; an explanation takes so many passes."""
+        """What it asks of the network for an image of `size` x `size` pixels; `explanation`: passes of one map."""
         return ()
 
     def foresee(self, case: Case) -> None:  # noqa: B027 - most metrics have nothing to tell
@@ -155,6 +157,7 @@ def register(
     title: str | None = None,
     reuses_maps: bool = False,
     whole_set: bool = False,
+    timed: bool = False,
     paper: bool = False,
     paper_options: Mapping[str, Any] | None = None,
 ) -> Callable[[M], M]:
@@ -168,8 +171,9 @@ def register(
         meaning: one line on what it measures and how to read it.
         needs: what it is given, in order; "model" stands for the model and the images.
         title: the name in words; made from `name` unless given.
-        reuses_maps: of a metric that explains again: whether it can use maps that are at hand.
+        reuses_maps: of a metric that explains again: whether it can use maps that were made before.
         whole_set: whether it compares images with each other.
+        timed: whether it measures time: a study then takes one worker.
         paper: whether it is one of the paper's.
         paper_options: its options in protocol="paper".
 
@@ -202,6 +206,7 @@ def register(
         kind.title = title or name.replace("-", " ").capitalize()
         kind.direction, kind.higher_is_better, kind.arrow = better, better == "higher", _ARROWS[better]
         kind.needs, kind.reuses_maps, kind.whole_set = tuple(needs), reuses_maps, whole_set
+        kind.timed = timed
         kind.paper, kind.paper_options = paper, dict(paper_options or {})
         kind.function = staticmethod(function_of(kind))
         _metrics[name] = kind

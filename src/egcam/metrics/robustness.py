@@ -9,7 +9,7 @@ per image.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from egcam.metrics.inputs import Maps, check_positive
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturbed import EPSILON, Perturbed
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
+from egcam.models.class_names import Classes
 from egcam.models.targets import Target
 
 NORMAL = Noise("normal", 0.0, 0.1)
@@ -43,6 +44,9 @@ def perturbed_explanations(
     seed: int = 0,
     exact_zeros: bool = False,
     batch_size: int | None = None,
+    inputs: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
+    classes: Classes | None = None,
 ) -> Perturbed:
     """Explain `samples` perturbed copies of each image and keep only distances: what the five metrics share.
 
@@ -55,10 +59,13 @@ def perturbed_explanations(
         noise: what is added.
         samples: perturbations per image.
         outputs: also run the model on the perturbed images, as the relative stabilities need.
-        heatmaps: the explainer's maps of the unperturbed images where they are at hand already.
+        heatmaps: the explainer's maps of the unperturbed images if you have them already.
         seed: of the noise.
         exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
         batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
+        inputs: further positional inputs of the model; see `Case`.
+        keywords: further keyword inputs of the model.
+        classes: the class names, for targets by name.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
@@ -66,7 +73,8 @@ def perturbed_explanations(
         >>> seen.map_change.shape
         torch.Size([2, 5])
     """
-    case = Case(model, images, heatmaps, target, explainer=explainer, batch_size=batch_size)
+    more: dict[str, Any] = {"inputs": inputs, "keywords": keywords, "classes": classes}
+    case = Case(model, images, heatmaps, target, explainer=explainer, batch_size=batch_size, **more)
     samples = check_positive("samples", samples)
     with_outputs = samples if outputs else 0
     return case.run(lambda: case.perturbed("perturbed", noise, samples, with_outputs, seed, exact_zeros))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import InputError
+from egcam.imageops import by_row
 from egcam.metrics.case import Case
 from egcam.metrics.explaining import Explainer, maps_in_batches
 from egcam.metrics.functions import function_of
@@ -19,7 +20,7 @@ from egcam.metrics.inputs import as_maps, check_positive
 from egcam.metrics.noise import generator
 from egcam.metrics.registry import CLEAN, Metric, Work, register
 from egcam.metrics.similarity import similarity_called
-from egcam.models.targets import Target
+from egcam.models.targets import Target, by_class, class_count
 
 USUAL_STAGES = 10
 """How many layers a model is thought to have before it is looked at."""
@@ -64,21 +65,21 @@ class ModelRandomization(Metric):
     def curve(self, case: Case) -> Tensor:
         """(N, stages) likeness of the maps after each randomised layer, top first."""
         compare = similarity_called(self.similarity)
-        asked: Target = case.target if case.classes is None else case.classes
         twin, explain = _bound_to_copy(case.model, case.maker or case.explainer)
         twin.eval()
-        layers = len(_layers(twin))
-        if not layers:
-            raise InputError("model-randomization needs a model with parameters")
+        layers = _layer_count(twin)
         wanted = None if self.stages is None else check_positive("stages", self.stages)
 
         def maps() -> Tensor:
-            made = maps_in_batches(explain, case.images, asked, case.batch_size)
+            made = self._maps(case, explain)
             return made.abs() if self.absolute else made
 
         before = maps()
         stages = _cascade(twin, self.seed, _stages(layers, wanted))
         return torch.stack([compare(before, maps().to(before)) for _ in stages], 1)
+
+    def _maps(self, case: Case, explain: Explainer) -> Tensor:
+        return maps_in_batches(explain, case.images, _asked(case), case.batch_size, case.extra)
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
@@ -87,6 +88,199 @@ class ModelRandomization(Metric):
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """About an explanation for each stage; how many layers there are is not known before the model is."""
         return CLEAN, Work(self.name, (self.stages or USUAL_STAGES) * (explanation + 1))
+
+
+@register(
+    "smooth-model-randomization",
+    group="sanity",
+    better="lower",
+    label="sMPRT",
+    meaning="MPRT with maps averaged over noisy copies of the image, so that noise does not pass for change.",
+    needs=["model", "explainer"],
+)
+@dataclass(frozen=True)
+class SmoothModelRandomization(ModelRandomization):
+    """MPRT of maps averaged over noisy images (smooth MPRT, Hedström et al. 2024); lower is better.
+
+        sMPRT = mean_l similarity( |s(x)|, |s_l(x)| ),   s(x) = mean_j a(x + e_j),   e_j ~ N(0, noise^2 range(x)^2)
+
+    A map that is noise changes with any weight, and so does well in MPRT; its average does not. The class stays that of
+    the image without noise. Otherwise as `model_randomization`.
+
+    Attributes:
+        stages: how many stages are compared, evenly spread; None is every layer.
+        similarity: "spearman", "pearson" or "ssim".
+        absolute: compare the averages' absolute values.
+        seed: of the new parameters and the noise.
+        samples: how many noisy copies are averaged.
+        noise: standard deviation, as a share of the image's range.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> smooth_model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1), samples=2)
+        tensor([1., 1.])
+    """
+
+    samples: int = 8
+    noise: float = 0.1
+
+    def _maps(self, case: Case, explain: Explainer) -> Tensor:
+        check_positive("samples", self.samples)
+        images = case.images
+        extent = by_row(images.flatten(1).amax(1) - images.flatten(1).amin(1), images)
+        total: Tensor | None = None
+        for number in range(self.samples):
+            # The same for every image, so that the other images of the batch play no part.
+            drawn = torch.randn(images.shape[1:], generator=generator(self.seed, number), dtype=torch.float64)
+            noisy = images + self.noise * extent * drawn.to(images)
+            made = maps_in_batches(explain, noisy, _asked(case), case.batch_size, case.extra)
+            total = made if total is None else total + made
+        assert total is not None
+        return total / self.samples
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """As many times MPRT's."""
+        stages = (self.stages or USUAL_STAGES) + 1
+        return CLEAN, Work(self.name, stages * self.samples * explanation)
+
+
+@register(
+    "efficient-model-randomization",
+    group="sanity",
+    better="higher",
+    label="eMPRT",
+    meaning="By how much the map's values spread more evenly once the whole network is randomised; 0 or less where the "
+    "map does not depend on what the network has learned.",
+    needs=["model", "explainer"],
+)
+@dataclass(frozen=True)
+class EfficientModelRandomization(Metric):
+    """Rise of the map's complexity by randomising the model (eMPRT, Hedström et al. 2024); higher is better.
+
+        eMPRT = ( H(a_random(x)) - H(a(x)) ) / H(a(x)),   H(a) = - sum over bins of q_b ln q_b
+
+    q_b is the share of the map's values in bin b of a histogram between its least and its largest value. Nothing is
+    compared pixel by pixel, and the network is randomised once, all layers together.
+
+    Conventions: a constant map has H = 0; where the map of the intact model is constant there is no score.
+
+    Attributes:
+        bins: of the histogram.
+        seed: of the new parameters.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> efficient_model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
+        tensor([0., 0.])
+    """
+
+    bins: int = 100
+    seed: int = 0
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        check_positive("bins", self.bins)
+        twin, explain = _bound_to_copy(case.model, case.maker or case.explainer)
+        twin.eval()
+        layers = _layer_count(twin)
+        before = maps_in_batches(explain, case.images, _asked(case), case.batch_size, case.extra)
+        list(_cascade(twin, self.seed, [layers]))
+        after = maps_in_batches(explain, case.images, _asked(case), case.batch_size, case.extra)
+        intact, random = self._entropy(before), self._entropy(after).to(before)
+        case.undefined(intact == 0, "the map of the intact model is constant")
+        return torch.where(intact == 0, torch.nan, (random - intact) / torch.where(intact == 0, 1.0, intact))
+
+    def _entropy(self, maps: Tensor) -> Tensor:
+        """(N,) of the histograms."""
+        values = maps.flatten(1)
+        low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
+        extent = torch.where(high > low, high - low, 1.0)
+        bins = ((values - low) / extent * self.bins).long().clamp(0, self.bins - 1)
+        counts = torch.zeros(len(values), self.bins, dtype=values.dtype, device=values.device)
+        counts.scatter_add_(1, bins, torch.ones_like(values))
+        found: Tensor = torch.special.entr(counts / values.shape[1]).sum(1)
+        return found
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """Two explanations."""
+        return CLEAN, Work(self.name, 2 * explanation)
+
+
+@register(
+    "class-sensitivity",
+    group="sanity",
+    better="lower",
+    label="CS",
+    meaning="How far the hottest places for the class and for the next likely one are the same, chance being 0.",
+    needs=["model", "explainer"],
+    reuses_maps=True,
+)
+@dataclass(frozen=True)
+class ClassSensitivity(Metric):
+    """Overlap of the top places of the maps of two classes, beyond chance (after CASE, 2025); lower is better.
+
+        o = |T(y) and T(y')| / |T|,   score = (o - share) / (1 - share)
+
+    T are the map's top places, y' is the most likely class besides y. 1: the same places for both classes; 0: as many
+    in common as two maps that know nothing of each other.
+
+    Conventions: maps are compared at the explainer's own size; tied places count by their chance of being among the
+    top, so that a constant map scores 0.
+
+    Attributes:
+        share: of the places that are the top.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> class_sensitivity(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1), share=0.25)
+        tensor([1., 1.])
+    """
+
+    share: float = 0.1
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the scores."""
+        if not 0 < self.share < 1:
+            raise InputError(f"share must lie between 0 and 1, got {self.share}")
+        classes = case.classes
+        if classes is None:
+            raise InputError("class-sensitivity explains a second class: it needs class targets, not a callable")
+        logits = by_class(case.logits, case.names)
+        if logits.shape[1] < 2:
+            raise InputError("class-sensitivity explains a second class, and the model has one output only")
+        others = logits.scatter(1, classes[:, None].to(logits.device), -torch.inf).argmax(1)
+        maps = case.own_maps
+        again = maps_in_batches(case.explainer, case.images, others, case.batch_size, case.extra)
+        made, causes = as_maps(again, dimensions=case.images.ndim - 2)
+        case.causes.update(causes)
+        return top_overlap(maps, made.to(maps), self.share)
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """One more explanation."""
+        return CLEAN, Work(self.name, explanation)
+
+
+def top_overlap(first: Tensor, second: Tensor, share: float) -> Tensor:
+    """(N,) (o - share) / (1 - share), o the share that the top places of two (N, h, w) stacks of maps have in common.
+
+    Example:
+        >>> a = torch.tensor([[[4.0, 3.0, 0.0, 0.0]]])
+        >>> top_overlap(a, a, 0.5), top_overlap(a, a.flip(2), 0.5), top_overlap(a, torch.ones(1, 1, 4), 0.5)
+        (tensor([1.]), tensor([-1.]), tensor([0.]))
+    """
+    count = max(1, round(share * first[0].numel()))
+    exact = count / first[0].numel()
+    common = (_among_top(first, count) * _among_top(second, count)).sum(1) / count
+    return (common - exact) / (1 - exact)
+
+
+def _among_top(maps: Tensor, count: int) -> Tensor:
+    """(N, D) the chance of each place to be among the `count` largest, ties broken at random."""
+    values = maps.flatten(1)
+    least = values.topk(count, dim=1).values[:, -1:]
+    above, tied = values > least, values == least
+    room = count - above.sum(1, keepdim=True)
+    return above.to(values) + tied.to(values) * room / tied.sum(1, keepdim=True)
 
 
 @register(
@@ -126,19 +320,31 @@ class RandomLogit(Metric):
         compare, classes = similarity_called(self.similarity), case.classes
         if classes is None:
             raise InputError("random-logit explains another class: it needs class targets, not a callable")
-        total = case.logits.shape[1]
+        total = class_count(case.logits.shape[1], case.names)
         if total < 2:
             raise InputError("random-logit explains another class, and the model has one output only")
         shift = int(torch.randint(1, total, (1,), generator=generator(self.seed)))
         maps = case.own_maps
-        others = maps_in_batches(case.explainer, case.images, (classes + shift) % total, case.batch_size)
-        other_maps, causes = as_maps(others)
+        other = (classes + shift) % total
+        others = maps_in_batches(case.explainer, case.images, other, case.batch_size, case.extra)
+        other_maps, causes = as_maps(others, dimensions=case.images.ndim - 2)
         case.causes.update(causes)
         return compare(maps, other_maps.to(maps))
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """One more explanation."""
         return CLEAN, Work(self.name, explanation)
+
+
+def _asked(case: Case) -> Target:
+    return case.target if case.classes is None else case.classes
+
+
+def _layer_count(model: nn.Module) -> int:
+    layers = len(_layers(model))
+    if not layers:
+        raise InputError("model-randomization needs a model with parameters")
+    return layers
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -208,6 +414,9 @@ def _cascade(model: nn.Module, seed: int, stages: list[int]) -> Iterator[int]:
 
 
 model_randomization = ModelRandomization.function
+smooth_model_randomization = SmoothModelRandomization.function
+efficient_model_randomization = EfficientModelRandomization.function
+class_sensitivity = ClassSensitivity.function
 random_logit = RandomLogit.function
 model_randomization_curve = function_of(
     ModelRandomization,

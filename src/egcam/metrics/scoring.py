@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import TargetError
 from egcam.metrics.inputs import check_positive, chunks
+from egcam.models.image_targets import Setting, image_part
+from egcam.models.inputs import ExtraInputs
 from egcam.models.layout import Layout
 from egcam.models.restore import untouched
 from egcam.models.targets import Score, Target, Targets, class_scores, known_classes
@@ -32,7 +34,7 @@ def forward_only(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def fitting_batch(batch_size: int | None, device: torch.device) -> int:
-    """The most images in one pass: as told, else 8 on a CPU and 32 elsewhere.
+    """The most images in one pass: as given, else 8 on a CPU and 32 elsewhere.
 
     Example:
         >>> fitting_batch(None, torch.device("cpu"))
@@ -55,9 +57,11 @@ class Scorer:
         target: as everywhere in egcam, also by a name that the model carries; None is the prediction.
         score: "probability", "logit", "sigmoid" or "accuracy".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
-        known: (N, classes) what the model puts out for the images, where that is known: a class target then needs no
+        known: (N, classes) what the model outputs for the images, where that is known: a class target then needs no
             pass.
-        names: the class names where the model carries none; with a single output they say which class its number is.
+        names: the class names; None are those the model carries. With a single output they say which class its number
+            is.
+        extra: further inputs of the model.
     """
 
     def __init__(
@@ -69,21 +73,25 @@ class Scorer:
         batch_size: int | None = None,
         known: Tensor | None = None,
         names: Sequence[str] | None = None,
+        extra: ExtraInputs | None = None,
     ) -> None:
         self.model = model
         self._layout = Layout()
         self.images = images
         self.batch_size = fitting_batch(batch_size, images.device)
         self.accuracy = score == "accuracy"
-        names = known_classes(model, None) or names
-        self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score, names)
-        if self.accuracy and self.targets.function is not None:
+        names = known_classes(model, None) if names is None else names
+        self._extra = ExtraInputs(len(images)) if extra is None else extra
+        setting = Setting(size=(images.shape[-2], images.shape[-1]), run=self._output_of)
+        self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score, names, setting)
+        if self.accuracy and not self.targets.are_classes:
             raise TargetError("accuracy compares predictions: it needs class targets, not a callable")
         classes, clean, outputs = [], [], []
-        known = None if self.targets.function is not None else known
+        known = known if self.targets.are_classes else None
         for part in chunks(len(images), self.batch_size):
             # Copies, here and below, for a model may write into its input.
-            output = model(images[part].clone()) if known is None else known[part]
+            rows = torch.arange(part.start, part.stop, device="cpu")
+            output = self._run(images[part].clone(), rows) if known is None else known[part]
             of_part = self.targets.part(part.start, part.stop)
             indices = of_part.indices(output)
             clean.append(self._read(of_part, output, indices, part.stop - part.start))
@@ -98,12 +106,23 @@ class Scorer:
     def __call__(self, batch: Tensor, rows: Tensor) -> Tensor:
         """(B,) scores of altered images; `rows` says which image each one was made from."""
         indices = None if self.classes is None else self.classes[rows]
-        output = self._layout.run(batch, lambda layout: self.model(batch.clone(memory_format=layout)))
-        return _precise(self._read(self.targets, output, indices, len(batch)))
+        output = self._layout.run(batch, lambda layout: self._run(batch.clone(memory_format=layout), rows))
+        return _precise(self._read(self.targets, output, indices, len(batch), rows))
 
-    def _read(self, targets: Targets, output: object, indices: Tensor | None, count: int) -> Tensor:
+    def _run(self, images: Tensor, rows: Tensor) -> Any:
+        args, kwargs = self._extra.rows(rows)
+        return self.model(images, *args, **kwargs)
+
+    def _output_of(self, image: Tensor) -> Any:
+        """The model's output for another image, whose further inputs are those of the first one."""
+        first = torch.zeros(1, dtype=torch.long, device="cpu")
+        return image_part(self._run(image[None].to(self.images, copy=True), first), 1, 0)
+
+    def _read(
+        self, targets: Targets, output: object, indices: Tensor | None, count: int, rows: Tensor | None = None
+    ) -> Tensor:
         if not self.accuracy:
-            return targets.scores(output, indices, count)
+            return targets.scores(output, indices, count, rows)
         predicted = targets.predictions(output, count)
         assert predicted is not None
         assert indices is not None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from egcam.errors import InputError, require
+from egcam.imageops import size_of
 
 
 def superpixels(images: Tensor, wanted: int) -> Tensor:
@@ -15,6 +16,8 @@ def superpixels(images: Tensor, wanted: int) -> Tensor:
 
     Stretched so that the segments do not depend on how the model wants its images normalised.
     """
+    if images.ndim == 3:
+        raise InputError("superpixels are made of images and volumes: for signals pass segments=…, one number a sample")
     require("skimage", "study", "IROF's superpixels (or pass segments=…)")
     from skimage.segmentation import slic
 
@@ -30,9 +33,9 @@ def superpixels(images: Tensor, wanted: int) -> Tensor:
 def as_segments(segments: Any, images: Tensor) -> Tensor:
     """(N, H, W) the user's own segments, one set for all images or one per image."""
     labels = torch.as_tensor(segments, device=images.device)
-    if labels.ndim == 2:
-        labels = labels.expand(len(images), -1, -1)
-    if labels.shape != (len(images), *images.shape[-2:]):
+    if labels.ndim == images.ndim - 2:
+        labels = labels.expand(len(images), *labels.shape)
+    if labels.shape != (len(images), *size_of(images)):
         raise InputError(f"segments must be (N, H, W) or (H, W) like the images, got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex() or bool((labels < 0).any()):
         raise InputError("segments must be whole numbers from 0")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from egcam.errors import InputError, near_misses
+from egcam.imageops import by_row, of_dimension
 from egcam.metrics.sorting import ascending
 
 
@@ -60,17 +60,21 @@ def ssim(a: Tensor, b: Tensor, window: int = 7) -> Tensor:
     Uniform windows, sample covariances, K1 = 0.01, K2 = 0.03, borders left out; the data range is that of the
     pair. Two equal constant maps have similarity 1.
     """
-    height, width = a.shape[-2:]
-    window = min(window, height, width)
+    size = a.shape[1:]
+    window = min(window, *size)
     joint = torch.stack([a, b], 1).flatten(1)
     spread = joint.amax(1) - joint.amin(1)
-    spread = torch.where(spread > 0, spread, torch.ones_like(spread))[:, None, None]
+    spread = by_row(torch.where(spread > 0, spread, torch.ones_like(spread)), a)
     c1, c2 = (0.01 * spread) ** 2, (0.03 * spread) ** 2
 
-    def mean(x: Tensor) -> Tensor:
-        return functional.avg_pool2d(x[:, None], window, stride=1)[:, 0]
+    pool = of_dimension("avg_pool", len(size))
 
-    sample = window**2 / (window**2 - 1) if window > 1 else 1.0
+    def mean(x: Tensor) -> Tensor:
+        pooled: Tensor = pool(x[:, None], window, stride=1)
+        return pooled[:, 0]
+
+    count = window ** len(size)
+    sample = count / (count - 1) if window > 1 else 1.0
     mean_a, mean_b = mean(a), mean(b)
     variance_a = sample * (mean(a * a) - mean_a**2)
     variance_b = sample * (mean(b * b) - mean_b**2)

@@ -14,6 +14,7 @@ from egcam.metrics.case import Case
 from egcam.metrics.explaining import maps_of
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.models.targets import of_images
 
 
 def synchronise(device: torch.device) -> None:
@@ -31,6 +32,7 @@ def synchronise(device: torch.device) -> None:
     label="s/img",
     meaning="Seconds for one explanation, on this machine as it is now.",
     needs=["model", "explainer"],
+    timed=True,
     paper=True,
 )
 @dataclass(frozen=True)
@@ -60,10 +62,11 @@ class RunningTime(Metric):
         asked = case.target if case.classes is None else case.classes
 
         def seconds(image: int) -> float:
-            of_image = asked[image : image + 1] if isinstance(asked, Tensor) else asked
+            of_image = of_images(asked, slice(image, image + 1))
+            own = case.extra.part(torch.tensor([image], device="cpu"))
             synchronise(images.device)
             start = perf_counter()
-            maps_of(case.explainer, images[image : image + 1], of_image)
+            maps_of(case.explainer, images[image : image + 1], of_image, own)
             synchronise(images.device)
             return perf_counter() - start
 

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import LayerError
+from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
+from egcam.models.nested import mapped_tensors, tensor_in
 from egcam.models.reading import Reader, Reshape
 from egcam.models.restore import add_hook
-from egcam.models.trace import Trace, dry_run, tensor_in
+from egcam.models.trace import Trace, dry_run
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,14 @@ class _Stop(BaseException):
 class _Tap:
     """A forward hook on one layer that takes the activations and, on request, starts the gradient there."""
 
-    def __init__(self, point: LayerPoint, with_gradient: bool, on_seen: Callable[[], None]) -> None:
+    def __init__(self, point: LayerPoint, with_gradient: bool, images: int, on_seen: Callable[[], None]) -> None:
         self.point = point
+        self.images = images
         self.with_gradient = with_gradient
         self.on_seen = on_seen
         self.calls = 0
         self.tensor: Tensor | None = None
+        self.gradients_were_off = False
         # Hooks sit on the shared module, so passes of other threads come by here too and must not be mixed in.
         self.thread = threading.get_ident()
 
@@ -80,35 +83,33 @@ class _Tap:
         if self.point.call is not None and self.calls != self.point.call:
             return None
         if self.tensor is not None:
+            if self.point.call is None and len(self.tensor) < self.images:
+                raise LayerError(
+                    f"layer {self.point.name!r} runs more than once in a forward pass, each time for some of the "
+                    "images: the network takes a batch apart. Pass batch_size=1"
+                )
             raise LayerError(
                 f"layer {self.point.name!r} runs more than once in a forward pass; say which call to explain, "
                 f"e.g. '{self.point.name}:1' for the first, or choose a module that runs once"
             )
         found = tensor_in(output)
         if found is None:
-            raise LayerError(f"layer {self.point.name!r} puts out no tensor but a {type(output).__name__}")
+            raise LayerError(f"layer {self.point.name!r} outputs no tensor but a {type(output).__name__}")
         replacement = self._take(found)
         self.on_seen()
-        return None if replacement is None else _with_tensor(output, found, replacement)
+        if replacement is None:
+            return None
+        return mapped_tensors(output, lambda tensor: replacement if tensor is found else tensor)
 
     def _take(self, found: Tensor) -> Tensor | None:
         if not self.with_gradient:
             # A copy, for the next module may work in place.
             self.tensor = found.detach().clone()
             return None
+        self.gradients_were_off = not torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         self.tensor = found if found.requires_grad else found.detach().requires_grad_()
         return self.tensor.clone()
-
-
-def _with_tensor(output: object, old: Tensor, new: Tensor) -> object:
-    if isinstance(output, Tensor):
-        return new
-    if isinstance(output, dict):
-        return type(output)({key: new if value is old else value for key, value in output.items()})
-    assert isinstance(output, tuple | list)
-    items = [new if value is old else value for value in output]
-    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
 
 class Probe:
@@ -144,7 +145,7 @@ class Probe:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
 
         def attempt(layout: torch.memory_format) -> ForwardPass:
-            with torch.no_grad(), self._taps(with_gradient=False) as taps:
+            with torch.no_grad(), self._taps(len(images), with_gradient=False) as taps:
                 output = self._run(images, rows, layout)
             raw = [images if tap is None else self._tapped(tap) for tap in taps]
             return ForwardPass(self._activations(taps, images), raw, output)
@@ -157,7 +158,7 @@ class Probe:
             return [images for _ in self.points]
 
         def attempt(layout: torch.memory_format) -> list[Tensor]:
-            with torch.no_grad(), self._taps(with_gradient=False, stop=True) as taps, suppress(_Stop):
+            with torch.no_grad(), self._taps(len(images), with_gradient=False, stop=True) as taps, suppress(_Stop):
                 self._run(images, rows, layout)
             return self._activations(taps, images)
 
@@ -183,16 +184,28 @@ class Probe:
     def _gradients(
         self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], layout: torch.memory_format
     ) -> GradientPass:
-        seen = self._try_gradients(images, rows, score, layout, torch.no_grad())
-        if seen is None:
-            # The network switches gradients off around the layer and, leaving that block, back to what was on before.
-            seen = self._try_gradients(images, rows, score, layout, torch.enable_grad())
-        if seen is None:
-            names = ", ".join(repr(point.name) for point in self.points)
+        names = ", ".join(repr(point.name) for point in self.points)
+        try:
+            seen = self._try_gradients(images, rows, score, layout, torch.no_grad())
+            if seen is None:
+                # The network switches gradients off around the layer and, leaving that block, back to what was before.
+                seen = self._try_gradients(images, rows, score, layout, torch.enable_grad(), is_last_try=True)
+        except RuntimeError as error:
+            if "modified by an inplace operation" in str(error):
+                raise ModelError(
+                    f"no gradient at {names}: the network overwrites, in place, what its own gradient needs, so it "
+                    "could not be trained as it is either. Write the operation after an activation without its final "
+                    f"underscore or `+=`, or choose a later layer. Torch says: {str(error).partition(' Hint')[0]}"
+                ) from error
+            # Torch's word for it, where a checkpoint holds the layer or comes after it.
+            if "use_reentrant" not in str(error):
+                raise
             raise LayerError(
-                f"the explained score does not depend on {names} through differentiable operations; "
-                "choose a layer between the image and the score (and a target that does not detach it)"
-            )
+                f"no gradient at {names}: the network recomputes activations with torch.utils.checkpoint and "
+                "use_reentrant=True, which gives gradients of parameters only; set use_reentrant=False, or switch "
+                "checkpointing off"
+            ) from error
+        assert seen is not None
         return seen
 
     def _try_gradients(
@@ -202,22 +215,21 @@ class Probe:
         score: Callable[[Any], Tensor],
         layout: torch.memory_format,
         before_layer: Any,
+        is_last_try: bool = False,
     ) -> GradientPass | None:
         at_input = any(point.module is None for point in self.points)
         leaf = images.detach().requires_grad_() if at_input else images
-        with before_layer, self._taps(with_gradient=True) as taps:
+        with before_layer, self._taps(len(images), with_gradient=True) as taps:
             if at_input:
                 torch.set_grad_enabled(True)
             output = self._run(leaf, rows, layout)
             with torch.enable_grad():
                 scores = score(output)
             sources = [leaf if tap is None else self._tapped(tap) for tap in taps]
-            if not scores.requires_grad:
-                return None
-            with torch.enable_grad():
-                total = scores.sum()
-            found = torch.autograd.grad(total, sources, allow_unused=True)
-        if any(gradient is None for gradient in found):
+            found = gradients_of(scores, sources) if scores.requires_grad or is_last_try else None
+        if found is None:
+            if is_last_try:
+                self._refuse_independent([tap for tap in taps if tap is not None])
             return None
         return GradientPass(
             [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, sources, strict=True)],
@@ -226,8 +238,20 @@ class Probe:
             _detached(output),
         )
 
+    def _refuse_independent(self, taps: Sequence[_Tap]) -> None:
+        names = ", ".join(repr(point.name) for point in self.points)
+        if any(tap.gradients_were_off for tap in taps):
+            raise LayerError(
+                f"no gradient at {names}: the network switches gradients off around it, with torch.no_grad() or by "
+                "torch.utils.checkpoint with use_reentrant=True; set use_reentrant=False, or choose another layer"
+            )
+        raise LayerError(
+            f"the explained score does not depend on {names} through differentiable operations; "
+            "choose a layer between the image and the score (and a target that does not detach it)"
+        )
+
     @contextmanager
-    def _taps(self, with_gradient: bool, stop: bool = False) -> Iterator[list[_Tap | None]]:
+    def _taps(self, images: int, with_gradient: bool, stop: bool = False) -> Iterator[list[_Tap | None]]:
         """Hooks on every layer for the length of the block; None stands for the input."""
         taps: list[_Tap | None] = []
         handles = []
@@ -246,7 +270,7 @@ class Probe:
                 if point.module is None:
                     taps.append(None)
                     continue
-                tap = _Tap(point, with_gradient, on_seen)
+                tap = _Tap(point, with_gradient, images, on_seen)
                 taps.append(tap)
                 handles.append(add_hook(point.module, tap))
             yield taps
@@ -257,7 +281,7 @@ class Probe:
     def _run(self, images: Tensor, rows: Tensor, layout: torch.memory_format) -> Any:
         args, kwargs = self.extra.rows(rows)
         # A copy, for the model may write into its input.
-        return self.model(images.clone(memory_format=layout), *args, **kwargs)
+        return self.model(self.extra.images(images.clone(memory_format=layout)), *args, **kwargs)
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
         return [
@@ -275,7 +299,7 @@ class Probe:
         return tap.tensor
 
     def as_maps(self, point: LayerPoint, tensor: Tensor, images: Tensor) -> Tensor:
-        """What a layer puts out for `images`, or a gradient there, as (B, K, h, w)."""
+        """What a layer outputs for `images`, or a gradient there, as (B, K, h, w)."""
         if point.module is None:
             return tensor.detach()
         return self._reader.maps(point, tensor.detach(), images, lambda: self.trace(images))
@@ -287,7 +311,7 @@ class Probe:
         return alone
 
     def channel_axis(self, point: LayerPoint) -> int | None:
-        """Which axis of what a layer puts out holds its channels; None where a callable reads it."""
+        """Which axis of what a layer outputs holds its channels; None where a callable reads it."""
         return self._reader.channel_axis(point)
 
     def _dry_run(self, images: Tensor) -> Trace | None:
@@ -295,6 +319,20 @@ class Probe:
             return dry_run(self.model, images, self.extra)
         except Exception:  # only evidence is lost; a model that cannot run shows it in the real pass
             return None
+
+
+def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | None:
+    """d(sum of the scores)/d(each source), or None where the scores do not depend on all of them.
+
+    Scores that depend on nothing and are exactly 0 are those of targets that found nothing to read: a box that no
+    detection matches. Their gradient is 0.
+    """
+    if not scores.requires_grad:
+        return None if bool(scores.any()) else [torch.zeros_like(source) for source in sources]
+    with torch.enable_grad():
+        total = scores.sum()
+    found = torch.autograd.grad(total, sources, allow_unused=True)
+    return None if any(gradient is None for gradient in found) else list(found)
 
 
 def _detached(output: Any) -> Any:

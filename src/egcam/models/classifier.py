@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from egcam.errors import TargetError
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.targets import by_class, class_index, class_scores, out_of_range, probabilities
+from egcam.models.targets import Target, by_class, class_index, class_scores, out_of_range, probabilities
+from egcam.progress import Progress
 
 if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
-
-Progress = Callable[[float], None]
-"""Called with the share of the work done, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Classifier:
         self,
         photo: Image.Image | Tensor,
         method: str = "expected-grad-cam",
-        target: int | str | Tensor | None = None,
+        target: Target = None,
         *,
         progress: Progress | None = None,
         **options: Any,
@@ -90,7 +88,8 @@ class Classifier:
             photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. One is answered
                 without a batch dimension.
             method: one of `egcam.methods()`.
-            target: the class, by index or name, or one index for each image; None explains the prediction.
+            target: the class, by index or name, or one of `egcam.targets`, or one for each image; None explains the
+                prediction.
             progress: called with the share of the work done, from 0 to 1.
             options: what the method takes: layer, reference, samples, seed, batch_size, …; None is the method's own.
 
@@ -119,11 +118,12 @@ class Classifier:
 
         explainer = create(method, self.model, **known, **refused)
         images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
-        return explainer(images.to(self.device), target, progress=passes)
+        found = explainer(images.to(self.device), target, progress=passes)
+        return replace(found, preprocessing=self.preprocessing)
 
     def applicable(self, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Of options meant for several methods, those this one takes, under its own names for them; see `explain`."""
-        from egcam.attribution.references import black
+        from egcam.attribution.references import black, usual
         from egcam.attribution.registry import takes
 
         known: dict[str, Any] = {"classes": self.classes, "layer": self.layer}
@@ -135,6 +135,7 @@ class Classifier:
             given, seen = known.get("reference"), self.preprocessing
             usable = given is not None and not isinstance(given, Tensor)
             known.setdefault("baseline", given if usable else black(seen.mean, seen.std))
+        known.setdefault("reference", usual(self.preprocessing.mean, self.preprocessing.std))
         return {name: value for name, value in known.items() if value is not None and name in accepted}
 
     def images(self, photo: Image.Image | Tensor) -> Tensor:

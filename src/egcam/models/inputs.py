@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from egcam.errors import InputError, ModelError
+from egcam.errors import InputError, InputWarning, ModelError, warn_user
 from egcam.models.nested import mapped, mapped_tensors
+from egcam.models.shadow import shallow
+
+_COLOURS = (1, 3, 4)
+_MOST_COLOURS = 4
+_DARKEST = 32  # of 255; photographs have lighter places than this, and normalised images no values so large
 
 
 @dataclass(frozen=True)
@@ -50,16 +56,43 @@ class ExtraInputs:
 
     Tensors whose first dimension is the number of images belong to the images row by row: when image i is run at
     some path point, row i goes with it. Everything else, and what is `shared`, is passed on as it is.
+
+    Attributes:
+        count: the number of images.
+        args: the positional inputs after the images.
+        kwargs: the keyword inputs.
+        listed: whether the model takes its images as a list, as detectors do.
     """
 
     count: int
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    listed: bool = False
+
+    def images(self, batch: Tensor) -> Tensor | list[Tensor]:
+        """(B, C, H, W) images in the form the model takes them."""
+        return list(batch.unbind()) if self.listed else batch
 
     def rows(self, index: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The extra inputs for a batch whose row b shows image `index[b]`."""
         args = tuple(self._take(value, index) for value in self.args)
         return args, {name: self._take(value, index) for name, value in self.kwargs.items()}
+
+    def part(self, index: Tensor) -> ExtraInputs:
+        """The extra inputs of the images `index`, on their own: what is not one row for each image stays common."""
+
+        def taken(item: Any) -> Any:
+            if not isinstance(item, Tensor):
+                return item
+            return item[index.to(item.device)] if self._has_rows(item) else Shared(item)
+
+        args = tuple(mapped(value, taken) for value in self.args)
+        kwargs = {name: mapped(value, taken) for name, value in self.kwargs.items()}
+        return ExtraInputs(len(index), args, kwargs, self.listed)
+
+    def for_call(self) -> dict[str, Any]:
+        """The keywords with which an explainer is given them; none where there are none."""
+        return {"inputs": self.args, "keywords": dict(self.kwargs)} if self.args or self.kwargs else {}
 
     def by_row(self) -> list[str]:
         """Where the tensors are that go with the images row by row, as in "inputs[0]"."""
@@ -100,7 +133,7 @@ def plain_model(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ModelError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     while True:
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | FromList):
             model = model.module
         elif _is_compile_wrapper(model):
             model = model._orig_mod  # type: ignore[assignment]
@@ -108,7 +141,26 @@ def plain_model(model: nn.Module) -> nn.Module:
             break
     for name, module in model.named_modules():
         _refuse_opaque(name or "the model", module)
-    return model
+    return _with_image_first(model)
+
+
+def _with_image_first(model: nn.Module) -> nn.Module:
+    """A model that takes its image by name, `pixel_values`, as one that takes it first; it shares all modules.
+
+    As CLIP of Hugging Face, whose first input are texts.
+    """
+    inputs = signature(model.forward).parameters
+    by_name = inputs.get("pixel_values")
+    if by_name is None or (next(iter(inputs)) == "pixel_values" and by_name.kind is not Parameter.KEYWORD_ONLY):
+        return model
+    copy = shallow(model)
+    copy.__class__ = type(type(model).__name__, (_ImageFirst, type(model)), {})
+    return copy
+
+
+class _ImageFirst(nn.Module):
+    def forward(self, images: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, pixel_values=images, **kwargs)
 
 
 def _is_compile_wrapper(module: nn.Module) -> bool:
@@ -120,7 +172,8 @@ def _refuse_opaque(name: str, module: nn.Module) -> None:
         raise ModelError(
             f"{name} is a TorchScript module, which cannot be looked into; pass the original nn.Module it was made from"
         )
-    if ".quantized" in type(module).__module__:
+    # What stands in for `+` and the like in networks that may be quantised later is plain float code.
+    if ".quantized" in type(module).__module__ and type(module).__name__ != "FloatFunctional":
         raise ModelError(
             f"{name} is quantised ({type(module).__name__}) and has no gradients; "
             "pass the float model it was converted from"
@@ -132,16 +185,59 @@ def _refuse_opaque(name: str, module: nn.Module) -> None:
         )
 
 
-def check_images(images: Tensor, model: nn.Module) -> Tensor:
-    """The images as a finite (N, C, H, W) float tensor that fits the model, or an error that says what is wrong."""
+class FromList(nn.Module):
+    """A model that takes its images as a list, as one that takes a batch.
+
+    Args:
+        module: the model.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The model's output for the images of a batch."""
+        return self.module(list(images.unbind()), *args, **kwargs)
+
+
+def is_listed(images: object) -> TypeGuard[Sequence[Tensor]]:
+    """Whether images come as a list or tuple of tensors, as detectors take them."""
+    return isinstance(images, list | tuple) and bool(images) and all(isinstance(one, Tensor) for one in images)
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:
+    """(N, C, H, W) of a list of images (C, H, W), which must be of one size."""
+    shapes = {tuple(image.shape) for image in images}
+    if len(shapes) > 1 or len(next(iter(shapes))) != 3:
+        raise InputError(
+            f"the images of a list must all be (C, H, W) of one size, and these are {sorted(shapes)}; explain images "
+            "of different sizes one at a time"
+        )
+    return torch.stack(list(images))
+
+
+def check_images(images: Tensor | Sequence[Tensor], model: nn.Module, dimensions: int = 2) -> Tensor:
+    """The images as a finite (N, C, H, W) float tensor that fits the model, or an error that says what is wrong.
+
+    Signals have one dimension in place of height and width, volumes three.
+    """
+    if is_listed(images):
+        images = stacked(images)
+    if isinstance(images, Mapping):
+        raise InputError(
+            "images come as a tensor (N, C, H, W), not as a dictionary: pass the tensor that holds them, and the "
+            "others as keywords={…}. A network whose forward takes a dictionary needs a small module around it that "
+            "makes one of the images"
+        )
     if not isinstance(images, Tensor):
         raise InputError(
             f"images must be a float tensor of shape (N, C, H, W), not {type(images).__name__}; "
             "for files use the command `egcam explain`, for PIL images a preprocessing transform"
         )
-    if images.ndim == 3:
+    if images.ndim == dimensions + 1:
         images = images[None]
-    if images.ndim != 4:
+    if images.ndim != dimensions + 2:
         raise InputError(f"images must have shape (N, C, H, W) or (C, H, W), not {tuple(images.shape)}")
     if images.shape[0] == 0:
         raise InputError("the batch is empty: there is no image to explain")
@@ -161,6 +257,34 @@ def check_images(images: Tensor, model: nn.Module) -> Tensor:
         return images.clone()
 
 
+def warn_if_channels_last(images: object) -> None:
+    """Warn of (N, H, W, C) or (H, W, C), as image files are read and other frameworks have it."""
+    if not isinstance(images, Tensor) or images.ndim not in (3, 4):
+        return
+    *_, first, second, last = images.shape
+    if last in _COLOURS and min(first, second) > _MOST_COLOURS:
+        axes = (0, 3, 1, 2) if images.ndim == 4 else (2, 0, 1)
+        warn_user(
+            f"images of shape {tuple(images.shape)} seem to have their channels last; egcam takes (N, C, H, W): "
+            f"pass images.permute{axes}",
+            InputWarning,
+        )
+
+
+def warn_if_up_to_255(images: Tensor) -> None:
+    """Warn of pixels that run from 0 to 255, where nearly every network was trained with small numbers around 0."""
+    if images.ndim != 4 or images.shape[1] not in _COLOURS:
+        return
+    low, high = float(images.min()), float(images.max())
+    if low >= 0 and _DARKEST < high <= 255:
+        warn_user(
+            f"the images' values run from {low:.3g} to {high:.3g}, as in a file; most networks want them in [0, 1] or "
+            "normalised: pass images / 255, normalised as in training. If yours expects such values, silence this with "
+            'warnings.simplefilter("ignore", egcam.errors.InputWarning)',
+            InputWarning,
+        )
+
+
 def _check_finite(images: Tensor) -> None:
     finite = torch.isfinite(images).flatten(1).all(1)
     if not bool(finite.all()):
@@ -175,6 +299,16 @@ def _check_fits(images: Tensor, model: nn.Module) -> None:
     if any(is_lazy(parameter) for parameter in parameters):
         raise ModelError(
             "the model has lazy layers whose weights do not exist yet; run it once, model(images), before explaining it"
+        )
+    if any(parameter.is_meta for parameter in parameters) or images.is_meta:
+        what = "images are" if images.is_meta else "model is"
+        raise InputError(
+            f"the {what} on the device 'meta', which holds shapes and no numbers; "
+            + (
+                "pass real ones"
+                if images.is_meta
+                else "give it weights first: model.to_empty(device='cpu'), then model.load_state_dict(…)"
+            )
         )
     devices = {parameter.device for parameter in parameters}
     if images.device not in devices:

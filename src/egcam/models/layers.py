@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import prod
+from typing import TypeAlias, TypeGuard
 
 from torch import Tensor, nn
 
 from egcam.errors import LayerError, near_misses
+from egcam.models.axes import convolution_dimensions, shape_in_words
 from egcam.models.inputs import ExtraInputs
+from egcam.models.tokens import are_tokens, grid_of
 from egcam.models.trace import Call, Trace, dry_run
-from egcam.models.trace import tensor_in as tensor_in
+
+# What normalisations are called whose output a transformer's attention takes.
+_BEFORE_ATTENTION = ("norm1", "ln_1", "layer_norm1", "layernorm_before")
 
 Layer: TypeAlias = nn.Module | str | Sequence[nn.Module | str] | None
 
@@ -68,7 +73,7 @@ def _one(model: nn.Module, layer: object) -> LayerPoint:
 
 
 def _an_example(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
+    names = [name for name, module in model.named_modules() if convolution_dimensions(module)]
     return names[-1] if names else next((name for name, _ in model.named_modules() if name), "")
 
 
@@ -89,32 +94,76 @@ def _named(model: nn.Module, name: str) -> LayerPoint:
 def find_layer(model: nn.Module, images: Tensor, extra: ExtraInputs | None = None) -> str:
     """The last layer whose output still has spatial extent, global and adaptive pooling aside.
 
-    Where several modules put out that same tensor, the outermost one that does not span the whole network from the
-    image on is named: `layer4` rather than `layer4.2`, `features.30` rather than `features`. A map of class scores
-    that is only pooled afterwards (SqueezeNet's last convolution) is an output, not a feature layer. Only what depends
-    on the image counts: of a network that compares two pictures, the layers of the explained one.
+    That is (N, channels, height, width), (N, height, width, channels) or a transformer's tokens (N, length, channels).
+    Of a transformer it is one on whose patches the scores depend: where they are read off a class token alone, what
+    the last attention takes. Where several modules output that same tensor, the outermost one that does not span the
+    whole network from the image on is named: `layer4` rather than `layer4.2`, `features.30` rather than `features`. A
+    map of class scores that is only pooled afterwards (SqueezeNet's last convolution) is an output, not a feature
+    layer. Only what depends on the image counts: of a network that compares two pictures, the layers of the explained
+    one; and only what the class scores depend on: no auxiliary head.
     """
     return last_spatial_layer(dry_run(model, images, extra))
 
 
 def last_spatial_layer(trace: Trace) -> str:
     """`find_layer`'s rule, on the calls of a dry run."""
+    return _name_of(_last_feature_map(trace), trace)
+
+
+def parallel_layers(trace: Trace) -> list[str]:
+    """The last spatial layer of each stream of a network whose score is made of several: an ensemble's members, the
+    branches of CrossViT, the scales of CoaT.
+
+    One layer alone would leave out what the other streams saw. What a skip connection carries around a layer is no
+    stream of its own: the layer depends on it.
+    """
+    chosen = [_last_feature_map(trace)]
+    if trace.ways is None or chosen[0].node < 0:
+        return [_name_of(chosen[0], trace)]
+    earlier = trace.ways.sources(chosen[0].node)
+    for call in _latest_first(trace):
+        apart = call.node >= 0 and call.node not in earlier and _is_feature_map(call, trace)
+        if apart and call.node in trace.ways.beside([one.node for one in chosen]):
+            chosen.append(call)
+            earlier |= trace.ways.sources(call.node)
+    return [_name_of(call, trace) for call in reversed(chosen)]
+
+
+def _latest_first(trace: Trace) -> list[Call]:
+    return sorted(trace.calls_on_image, key=lambda call: -call.finished)
+
+
+def _last_feature_map(trace: Trace) -> Call:
     _refuse_unknown_origin(trace)
-    calls = trace.calls_on_image
-    spatial = [call for call in calls if _is_spatial(call, trace) and not _is_class_map(call, trace)]
-    if not spatial:
-        _refuse_channels_last(None, calls, trace)
-        raise _no_spatial_layer("none of its modules puts out feature maps (N, channels, height, width)")
-    last = max(spatial, key=lambda call: call.finished)
-    _refuse_channels_last(last, calls, trace)
-    _refuse_tokens(last, spatial, calls)
-    return _name_of(last, spatial, trace)
+    last = next((call for call in _latest_first(trace) if _is_feature_map(call, trace)), None)
+    _refuse_unreadable_tokens(last, trace)
+    if last is None:
+        raise _no_spatial_layer(*_why_no_map(trace))
+    return last
 
 
-def _name_of(last: Call, spatial: Sequence[Call], trace: Trace) -> str:
-    """The outermost module that puts out what a call did and does not span the network from the image on."""
-    same = sorted((call for call in spatial if call.value == last.value), key=lambda call: call.finished)
-    first = same[0]
+def _why_no_map(trace: Trace) -> tuple[str, Trace, str]:
+    """Why no module's output is a map of the image, the dry run, and what to do."""
+    shapes = {call.name: call.shape for call in trace.calls if len(call.shape) == 1 + len(trace.image_shape)}
+    maps = {name: shape for name, shape in shapes.items() if name and prod(shape[2:]) > 1}
+    folded = [name for name, shape in maps.items() if shape[0] != 1]
+    if folded:
+        why = f"of one image {folded[-1]!r} makes {maps[folded[-1]]}: crops, windows or frames in place of images"
+        return why, trace, f"layer={folded[-1]!r} and a callable reshape that puts them together"
+    unreached = [call.name for call in trace.calls if call.name in maps and not call.sees_image]
+    if unreached and any(call.sees_image for call in trace.calls):
+        why = (
+            f"no gradient leads through {unreached[-1]!r} back to the image: the network switches gradients off there, "
+            "with torch.no_grad() or by torch.utils.checkpoint with use_reentrant=True"
+        )
+        return why, trace, "use_reentrant=False to the checkpoint, or another layer"
+    return f"none of its modules outputs feature maps {shape_in_words(len(trace.image_size))}", trace, _ANY_LAYER
+
+
+def _name_of(last: Call, trace: Trace) -> str:
+    """The outermost module that outputs what a call did and does not span the network from the image on."""
+    same = [call for call in trace.calls_on_image if call.value == last.value and _is_map_like(call, trace)]
+    first = min(same, key=lambda call: call.finished)
     times = Counter(call.name for call in trace.calls)
     family = [
         call
@@ -135,112 +184,200 @@ class FeatureLayer:
     Attributes:
         name: of the module.
         channels: K.
-        size: (h, w) of its maps.
+        size: (h, w) of its maps, (l,) of signals, (d, h, w) of volumes.
         tail: what follows it, as a share of the network's multiplications with weights: what a sample of the latent
             path costs there, forward.
     """
 
     name: str
     channels: int
-    size: tuple[int, int]
+    size: tuple[int, ...]
     tail: float
 
 
 def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
     """The layers between the blocks of a network, in the order they run, one for each feature map.
 
-    A module inside a block is left out: a skip connection may go around it.
+    A module inside a block is left out, unless it is the last layer: a skip connection may go around it.
     """
-    last_spatial_layer(trace)  # refuses networks that have no such layers, and says why
-    spatial = [call for call in trace.calls_on_image if _is_spatial(call, trace) and not _is_class_map(call, trace)]
+    last = last_spatial_layer(trace)  # refuses networks that have no such layers, and says why
     whole = sum(call.multiplications for call in trace.calls)
     found: dict[str, FeatureLayer] = {}
-    for call in spatial:
-        if _is_between_blocks(call.name, model, trace):
-            name = _name_of(call, spatial, trace)
+    for call in trace.calls_on_image:
+        if not _is_map_like(call, trace) or not (_is_between_blocks(call.name, model, trace) or call.name == last):
+            continue
+        if _is_feature_map(call, trace):
+            name = _name_of(call, trace)
             after = sum(other.multiplications for other in trace.calls if other.started > call.finished)
-            channels, height, width = trace.map_shape(call)
-            found[name] = FeatureLayer(name, channels, (height, width), after / max(1, whole))
+            channels, *size = trace.map_shape(call)
+            found[name] = FeatureLayer(name, channels, tuple(size), after / max(1, whole))
     return list(found.values())
 
 
 def _is_between_blocks(name: str, model: nn.Module, trace: Trace) -> bool:
-    """Whether all that contains a module is a mere chain of modules, or works on the image itself."""
-    from_image = {call.name for call in trace.calls if trace.image in call.inputs}
+    """Whether all that contains a module is a mere chain of modules, works on the image itself, or never runs."""
+    on_a_part = {call.name for call in trace.calls if trace.image not in call.inputs}
     parts = name.split(".")
     outer = [".".join(parts[:length]) for length in range(1, len(parts))]
-    return all(above in from_image or _is_chain(model.get_submodule(above)) for above in outer)
+    return all(above not in on_a_part or _is_chain(model.get_submodule(above)) for above in outer)
 
 
 def _is_chain(module: nn.Module) -> bool:
     return type(module).forward in (nn.Sequential.forward, nn.ModuleList.forward, nn.ModuleDict.forward)
 
 
-def inner_layer(model: nn.Module, trace: Trace) -> str:
-    """The last layer of the second-coarsest resolution: 14 x 14 at 224 pixels; the last one where there is none."""
+def layer_before_curved_tail(model: nn.Module, trace: Trace) -> str:
+    """The latest layer after which the score is not all but linear: there a gradient averaged over a path has a say.
+
+    The last spatial layer where two or more layers with weights follow it, or an activation function on feature maps;
+    else the last layer of the next finer resolution, 14 x 14 at 224 pixels, if there is one of at most half the image's
+    sides.
+    """
     last = last_spatial_layer(trace)
-    layers = feature_layers(model, trace)
-    areas = sorted({layer.size[0] * layer.size[1] for layer in layers})
-    (coarsest,) = [layer.size[0] * layer.size[1] for layer in layers if layer.name == last] or areas[:1]
-    finer = [area for area in areas if area > coarsest]
-    if not finer:
+    end = max(call.finished for call in trace.calls_of(last.partition(":")[0]))
+    after = [call for call in trace.calls if call.started > end]
+    if sum(call.multiplications > 0 for call in after) > 1 or any(_bends_maps(call, trace) for call in after):
         return last
-    return [layer.name for layer in layers if layer.size[0] * layer.size[1] == finer[0]][-1]
+    areas = {layer.name: prod(layer.size) for layer in feature_layers(model, trace)}
+    coarsest = areas.get(last, min(areas.values(), default=0))
+    finest = prod(trace.image_size) / 2 ** len(trace.image_size)
+    finer = [area for area in areas.values() if coarsest < area <= finest]
+    return [name for name, area in areas.items() if area == min(finer)][-1] if finer else last
+
+
+BY_WORD: dict[str, Callable[[nn.Module, Trace], str]] = {
+    "last": lambda model, trace: last_spatial_layer(trace),
+    "inner": layer_before_curved_tail,
+}
+"""Layers a user may ask for without knowing their names; a module that is called so comes first."""
+
+
+def is_word(layer: Layer, model: nn.Module) -> TypeGuard[str]:
+    """Whether a layer is given by one of the words for it, not by its name."""
+    return isinstance(layer, str) and layer in BY_WORD and layer not in dict(model.named_modules())
+
+
+def _bends_maps(call: Call, trace: Trace) -> bool:
+    return call.bends and len(call.shape) == 1 + len(trace.image_shape) and prod(call.shape[2:]) > 1
 
 
 def _refuse_unknown_origin(trace: Trace) -> None:
     """Without other inputs every layer works on the image; with them, gradients must show which do."""
     if trace.other_inputs and not any(call.sees_image for call in trace.calls):
         raise LayerError(
-            "the network takes several inputs, and which of its layers depend on the image cannot be told, for it "
+            "the network takes several inputs, and which of its layers depend on the image cannot be determined: it "
             "switches gradients off: name the layer, and, where it runs for each input, the call, e.g. layer='name:1'"
         )
 
 
-def _is_spatial(call: Call, trace: Trace) -> bool:
-    return _is_map_like(call) and call.shape[2] * call.shape[3] > 1 and trace.axis(call) != "channels-last"
+def _is_feature_map(call: Call, trace: Trace) -> bool:
+    """Whether a call returned one map for each channel, which the scores depend on."""
+    if not _is_map_like(call, trace) or _is_class_map(call, trace) or not _has_places(call, trace):
+        return False
+    if trace.ways is not None and call.sees_image and call.node < 0:
+        return False
+    if not works_on_tokens(trace):
+        return True
+    reaches = trace.reaches_output(call)
+    return not trace.may_be_tokens(call) if reaches is None else reaches
 
 
-def _is_map_like(call: Call) -> bool:
+def _is_map_like(call: Call, trace: Trace) -> bool:
     # Inside attention, four dimensions are heads and tokens; other first dimensions are windows cut from the image.
-    return (
-        bool(call.name) and not call.pooling and not call.in_attention and len(call.shape) == 4 and call.shape[0] == 1
+    plain = bool(call.name) and not call.pooling and not call.in_attention
+    has_axes = len(call.shape) == 1 + len(trace.image_shape) or trace.may_be_tokens(call)
+    return plain and has_axes and call.shape[0] == 1
+
+
+def _has_places(call: Call, trace: Trace) -> bool:
+    if trace.may_be_tokens(call):
+        # What a linear layer outputs inside a block may be queries and hidden units side by side.
+        clear = trace.axis(call) is not None or not any(other.axis for other in trace.calls if len(other.shape) == 3)
+        return clear and are_tokens(trace, call)
+    _, *size = trace.map_shape(call)
+    if len(call.shape_in) == len(call.shape) and prod(call.shape_in[2:]) == 1:
+        return False  # places made of a single one, as by padding, say nothing of the image's
+    return prod(size) > 1 and not _is_inside_tokens(call, trace)
+
+
+def _is_inside_tokens(call: Call, trace: Trace) -> bool:
+    """Whether a call is inside a module that makes tokens of tokens: its four dimensions may be heads and tokens."""
+    return any(
+        other.started < call.started and other.finished > call.finished and len(other.shape_in) != len(call.shape)
+        for other in trace.calls
+        if trace.may_be_tokens(other) and other.name
     )
 
 
-def _is_channels_last(call: Call, trace: Trace) -> bool:
-    return _is_map_like(call) and call.shape[1] * call.shape[2] > 1 and trace.axis(call) == "channels-last"
+def works_on_tokens(trace: Trace) -> bool:
+    """Whether weights act on tokens (N, length, channels), so that not everything after a layer may depend on it."""
+    return any(_are_weighted_tokens(call, trace) for call in trace.calls_on_image)
+
+
+def _are_weighted_tokens(call: Call, trace: Trace) -> bool:
+    return _is_map_like(call, trace) and call.weighted and trace.may_be_tokens(call) and call.shape[1] > 1
 
 
 def _is_class_map(call: Call, trace: Trace) -> bool:
+    comes_last = trace.may_be_tokens(call) or trace.axis(call) == "channels-last"
+    if trace.is_headless:
+        return False
+    channels = call.shape[-1] if comes_last else call.shape[1]
     weighted_after = any(other.weighted and other.started > call.finished for other in trace.calls)
-    return call.shape[1] == trace.classes and not weighted_after
+    return channels == trace.classes and not weighted_after
 
 
-def _refuse_tokens(last: Call, spatial: Sequence[Call], calls: Sequence[Call]) -> None:
+def _refuse_unreadable_tokens(last: Call | None, trace: Trace) -> None:
     """A transformer's patch embedding is spatial too, but the network's work happens on tokens after it."""
-    tokens = [call for call in calls if call.weighted and len(call.shape) == 3 and call.shape[1] > 1]
-    convolutions = [call for call in spatial if call.weighted]
-    if len(tokens) > len(convolutions) and any(call.started > last.finished for call in tokens):
-        norms = [call.name for call in tokens if call.name.endswith(("norm1", "ln_1"))] or [tokens[-1].name]
-        raise _no_spatial_layer(
-            "it works on tokens (N, length, channels)", f"layer={norms[-1]!r} with reshape='tokens'"
-        )
-
-
-def _refuse_channels_last(last: Call | None, calls: Sequence[Call], trace: Trace) -> None:
-    """A network that goes on with (N, height, width, channels) after its last (N, channels, height, width)."""
+    if last is not None and trace.may_be_tokens(last):
+        return
     moment = -1 if last is None else last.finished
-    after = [call for call in calls if call.finished > moment and _is_channels_last(call, trace)]
-    if any(call.weighted and call.started > moment for call in after):
-        raise _no_spatial_layer(
-            "its last feature maps are (N, height, width, channels)",
-            f"layer={after[-1].name!r} with reshape='channels-last'",
+    calls = [call for call in trace.calls_on_image if call.weighted]
+    tokens = [call for call in calls if _are_weighted_tokens(call, trace)]
+    after = [call for call in tokens if call.started > moment]
+    if not after or len(tokens) <= sum(_is_map_like(call, trace) and not trace.may_be_tokens(call) for call in calls):
+        return
+    # Where only the class token is read, a map would be zero.
+    after = [call for call in after if _is_read_widely(call, trace)] or after
+    named = [call for call in after if call.name.endswith(_BEFORE_ATTENTION)] or after
+    raise _no_spatial_layer(
+        _why_unreadable(named[-1], trace), trace, f"layer={named[-1].name!r} with {_a_reshape(named[-1], trace)}"
+    )
+
+
+def _is_read_widely(call: Call, trace: Trace) -> bool:
+    """Whether the scores depend on at least half of the tokens that a call returned; unknown counts as yes."""
+    read = trace.tokens_read(call)
+    return read is None or 2 * int(read.sum()) >= len(read)
+
+
+def _why_unreadable(call: Call, trace: Trace) -> str:
+    if not are_tokens(trace, call):
+        try:
+            grid_of(trace, call)
+        except LayerError as error:
+            return str(error).partition(";")[0]
+        return "it works on tokens, and whether they are (N, length, channels) cannot be determined"
+    if trace.tokens_read(call) is not None:
+        return (
+            "whether what its last linear layers output are tokens (N, length, channels) of the image cannot be "
+            "determined"
         )
+    return (
+        "it works on tokens (N, length, channels), and which of them its scores depend on cannot be determined: it "
+        "switches gradients off or has no weights yet"
+    )
 
 
-def _no_spatial_layer(why: str, proposal: str = "layer='…' with reshape='tokens' or 'channels-last'") -> LayerError:
+def _a_reshape(call: Call, trace: Trace) -> str:
+    return "reshape='tokens'" if are_tokens(trace, call) else "reshape=(height, width), the grid of its tokens"
+
+
+_ANY_LAYER = "layer='…' with reshape='tokens' or 'channels-last'"
+
+
+def _no_spatial_layer(why: str, trace: Trace, proposal: str) -> LayerError:
     return LayerError(
         f"no layer to explain was found in this network: {why}. Pass {proposal}, or a layer and a callable reshape "
-        "that turns its output into (N, channels, height, width)"
+        f"that turns its output into {shape_in_words(len(trace.image_size))}"
     )

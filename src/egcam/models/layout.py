@@ -1,7 +1,7 @@
 """In which memory layout to run a model: the same numbers, faster.
 
 On a CPU in float32, networks run 1.3 to 1.5 times as fast when images come channels-last (`benchmarks/layout.py`).
-Some networks cannot take that (`x.view(n, -1)` after a convolution); they are told by their error and run as usual.
+Some networks cannot take that (`x.view(n, -1)` after a convolution); their error shows it, and they run as usual.
 """
 
 from __future__ import annotations

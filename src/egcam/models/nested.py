@@ -52,3 +52,11 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 def mapped_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """The value with `function` of each tensor in its tuples, lists and dicts."""
     return mapped(value, lambda item: function(item) if isinstance(item, Tensor) else item)
+
+
+def tensor_in(output: object) -> Tensor | None:
+    """The tensor a module outputs: itself, or the first one of a tuple, list or dict."""
+    if isinstance(output, Tensor):
+        return output
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
+    return next((value for value in values if isinstance(value, Tensor)), None)

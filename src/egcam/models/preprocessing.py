@@ -7,6 +7,7 @@ from math import ceil, floor
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -63,9 +64,18 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """(C, H, W) the network's input."""
-        pixels = np.asarray(self._resized(image.convert("RGB")), dtype=np.float32) / 255
+        pixels = self._ordered(np.asarray(self._resized(image.convert("RGB")), dtype=np.float32)) / 255
         normalized = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalized.transpose(2, 0, 1)))
+
+    def _ordered(self, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The colours in the order the network takes them in."""
+        return pixels
+
+    def colours(self, images: Tensor) -> Tensor:
+        """(…, 3, H, W) the red, green and blue, in [0, 1], of what the network takes: normalisation undone."""
+        columns = [images.new_tensor(values, dtype=torch.float32).reshape(-1, 1, 1) for values in (self.std, self.mean)]
+        return (images.detach().float() * columns[0] + columns[1]).clamp(0, 1)
 
     def view(self, image: Image.Image) -> Image.Image:
         """The part of the photograph the network sees, as sharp as the photograph: to lay heat maps over."""
@@ -141,6 +151,23 @@ class Preprocessing:
             min(float(image.width), (left + self.size[1]) * across),
             min(float(image.height), (top + self.size[0]) * down),
         )
+
+
+@dataclass(frozen=True)
+class FlippedPreprocessing(Preprocessing):
+    """The same for a network that takes blue, green, red; mean and std are in that order, too.
+
+    Example:
+        >>> FlippedPreprocessing((2, 2), 2, mean=(0,), std=(1,))(Image.new("RGB", (2, 2), "red"))[:, 0, 0]
+        tensor([0., 0., 1.])
+    """
+
+    def _ordered(self, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return pixels[..., ::-1]
+
+    def colours(self, images: Tensor) -> Tensor:
+        """The same, with red first again."""
+        return super().colours(images).flip(-3)
 
 
 def _surroundings(image: Image.Image, box: Box) -> tuple[Image.Image, Box]:

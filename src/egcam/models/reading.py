@@ -1,20 +1,24 @@
-"""Read a layer's output as maps (N, channels, height, width), one for each image, or say why that cannot be."""
+"""Read a layer's output as maps (N, channels, height, width), one for each image, or say why that cannot be.
+
+Of signals maps are (N, channels, length), of volumes and video (N, channels, depth or frames, height, width).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from torch import Tensor, nn
 
 from egcam.errors import LayerError, ModelError
-from egcam.models.axes import Axis, axis_of_module, axis_of_shape, normalised_axis
+from egcam.models.axes import Axis, axis_of_module, axis_of_shape, normalised_axis, shape_in_words
 from egcam.models.layers import LayerPoint
-from egcam.models.tokens import Grid, token_grid, tokens_to_map
+from egcam.models.tokens import Grid, are_tokens, token_grid, tokens_to_map
 from egcam.models.trace import Call, Trace
 
-Reshape: TypeAlias = str | tuple[int, int] | Callable[[Tensor], Tensor]
+Reshape: TypeAlias = str | tuple[int, ...] | Callable[[Tensor], Tensor]
 LookThrough: TypeAlias = Callable[[], Trace | None]
 
 _NAMES = ("tokens", "channels-first", "channels-last")
@@ -30,9 +34,9 @@ def as_reshape(reshape: Reshape | None) -> Reshape | None:
         known = ", ".join(map(repr, _NAMES))
         raise ModelError(f"unknown reshape {reshape!r}; known are {known}, a grid (height, width), or pass a callable")
     numbers = tuple(reshape) if isinstance(reshape, tuple | list) else ()
-    if len(numbers) != 2 or not all(type(number) is int and number > 0 for number in numbers):
+    if not 1 <= len(numbers) <= 3 or not all(type(number) is int and number > 0 for number in numbers):
         raise ModelError(f"reshape is a name, a grid (height, width) of tokens or a callable, not {reshape!r}")
-    return numbers[0], numbers[1]
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,14 @@ class _Seen:
 
 
 class Reader:
-    """Turns what layers of a model put out into maps, the same way in every pass.
+    """Turns what layers of a model output into maps, the same way in every pass.
 
     Args:
         model: the plain module.
         reshape: what the user said of the layers' outputs:
 
-            - None: (N, channels, height, width), or (N, height, width, channels) where the evidence is clear;
+            - None: (N, channels, height, width), or (N, height, width, channels) or tokens (N, length, channels) where
+              the evidence is clear;
             - "channels-first", "channels-last": the one or the other;
             - "tokens": (N, length, channels), the grid read off the network and the image;
             - (height, width): such tokens, on this grid;
@@ -69,7 +74,7 @@ class Reader:
 
         Args:
             point: the layer.
-            tensor: what it put out, or a gradient with respect to that.
+            tensor: what it returned, or a gradient with respect to that.
             images: (N, C, H, W).
             look_through: makes a dry run; called only where the shapes alone do not tell.
         """
@@ -78,10 +83,10 @@ class Reader:
             _check_images(point, maps, len(images), "the reshape of layer")
         else:
             _check_images(point, tensor, len(images), "layer")
-            way = self._way(_Seen(point, tuple(tensor.shape), (images.shape[-2], images.shape[-1]), look_through))
+            way = self._way(_Seen(point, tuple(tensor.shape), tuple(images.shape[2:]), look_through))
             maps = _turned(tensor, way)
-        if maps.ndim != 4 or maps.shape[2] * maps.shape[3] < 2:
-            raise _no_map(point, tuple(maps.shape))
+        if maps.ndim != images.ndim or prod(maps.shape[2:]) < 2:
+            raise _no_map(point, tuple(maps.shape), images.ndim - 2)
         return maps
 
     def channel_axis(self, point: LayerPoint) -> int | None:
@@ -100,8 +105,10 @@ class Reader:
     def _find_way(self, seen: _Seen) -> Axis | Grid:
         if self._reshape == "tokens" or isinstance(self._reshape, tuple):
             return self._grid(seen)
-        if len(seen.shape) != 4:
-            raise _no_map(seen.point, seen.shape)
+        if self._reshape is None and len(seen.shape) == 3 and len(seen.image) > 1:
+            return self._grid_if_clear(seen)
+        if len(seen.shape) != 2 + len(seen.image):
+            raise _no_map(seen.point, seen.shape, len(seen.image))
         if self._reshape == "channels-last":
             return "channels-last"
         return "channels-first" if self._reshape == "channels-first" else self._axis(seen)
@@ -110,26 +117,41 @@ class Reader:
         if len(seen.shape) != 3:
             raise LayerError(
                 f"reshape={self._reshape!r} is for tokens (N, length, channels), and layer {seen.point.name!r} "
-                f"puts out {seen.shape}"
+                f"outputs {seen.shape}"
             )
         trace, call = self._dry_run(seen)
         if call is not None and call.shape[:1] != (1,):
             raise _not_by_image(seen.point, "layer", call.shape, 1)
         if isinstance(self._reshape, tuple):
+            if len(self._reshape) != len(seen.image):
+                raise LayerError(f"reshape={self._reshape} is no grid over an input of size {seen.image}")
             return self._reshape
         return token_grid(seen.shape[1], seen.image, trace, call)
 
+    def _grid_if_clear(self, seen: _Seen) -> Grid:
+        trace, call = self._dry_run(seen)
+        if trace is not None and call is not None and call.shape[:1] == (1,) and trace.axis(call) == "channels-first":
+            raise _no_map(seen.point, seen.shape, len(seen.image))
+        grid = self._grid(seen)
+        if trace is None or call is None or not are_tokens(trace, call):
+            raise LayerError(
+                f"layer {seen.point.name!r} outputs {seen.shape}, and whether that is (N, length, channels) is "
+                "unclear: pass reshape='tokens' if it is, or a callable that makes (N, channels, height, width) of it"
+            )
+        return grid
+
     def _axis(self, seen: _Seen) -> Axis:
         assert seen.point.module is not None
-        told = axis_of_module(seen.point.module, seen.shape)
-        axis = axis_of_shape(seen.shape, seen.image, {told} if told else set())
-        if told != "channels-first" and (axis is None or self._has_norms()):
+        claimed = axis_of_module(seen.point.module, seen.shape)
+        axis = axis_of_shape(seen.shape, seen.image, {claimed} if claimed else set())
+        if claimed != "channels-first" and (axis is None or self._has_norms()):
             trace, call = self._dry_run(seen)
             axis = axis if trace is None or call is None else trace.axis(call)
         if axis is None:
             raise LayerError(
-                f"layer {seen.point.name!r} puts out {seen.shape}, and whether that is (N, channels, height, width) or "
-                "(N, height, width, channels) cannot be told: pass reshape='channels-first' or 'channels-last'"
+                f"layer {seen.point.name!r} outputs {seen.shape}, and whether that is "
+                f"{shape_in_words(len(seen.image))} or {shape_in_words(len(seen.image), 'channels-last')} cannot be "
+                "determined: pass reshape='channels-first' or 'channels-last'"
             )
         return axis
 
@@ -152,7 +174,7 @@ class Reader:
 def _turned(tensor: Tensor, way: Axis | Grid) -> Tensor:
     if isinstance(way, tuple):
         return tokens_to_map(tensor, way)
-    return tensor.permute(0, 3, 1, 2) if way == "channels-last" else tensor
+    return tensor.movedim(-1, 1) if way == "channels-last" else tensor
 
 
 def _check_images(point: LayerPoint, tensor: Tensor, images: int, what: str) -> None:
@@ -162,15 +184,16 @@ def _check_images(point: LayerPoint, tensor: Tensor, images: int, what: str) -> 
 
 def _not_by_image(point: LayerPoint, what: str, shape: tuple[int, ...], images: int) -> LayerError:
     return LayerError(
-        f"{what} {point.name!r} puts out {shape} for {images} image(s): its first dimension does not count the images, "
-        "so its maps cannot be told apart by image. Choose a layer whose output has one row for each image, or pass a "
+        f"{what} {point.name!r} outputs {shape} for {images} image(s): its first dimension does not count the images, "
+        "so its maps cannot be assigned to images. Choose a layer whose output has one row for each image, or pass a "
         "callable reshape that makes (N, channels, height, width) of it"
     )
 
 
-def _no_map(point: LayerPoint, shape: tuple[int, ...]) -> LayerError:
+def _no_map(point: LayerPoint, shape: tuple[int, ...], dimensions: int) -> LayerError:
+    places = {1: "along the signal", 2: "with height and width", 3: "with depth or frames, height and width"}
     return LayerError(
-        f"layer {point.name!r} puts out {shape}: no map with height and width. Choose a layer "
-        "that puts out (N, channels, height, width), such as the last convolution, leave layer=None to have "
+        f"layer {point.name!r} outputs {shape}: no map {places[dimensions]}. Choose a layer "
+        f"that outputs {shape_in_words(dimensions)}, such as the last convolution, leave layer=None to have "
         "it found, or pass reshape='tokens' for (N, length, channels)"
     )

@@ -11,19 +11,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError
-from egcam.models.capture import Probe
+from egcam.models.capture import Probe, gradients_of
 from egcam.models.layers import LayerPoint
-from egcam.models.nested import mapped_tensors, tensors_in
+from egcam.models.nested import mapped_tensors, tensor_in, tensors_in
 from egcam.models.restore import add_hook
 from egcam.models.shadow import replace_modules
-from egcam.models.trace import tensor_in
 from egcam.rng import generator
 
 _UNKNOWN = object()
@@ -112,7 +111,25 @@ class _Injected(_StandIn):
         if self.replay_output is _UNKNOWN:
             raise TypeError("the layer's output cannot be repeated")
         assert self.replay_activations is not None
+        if self.replay_activations.requires_grad:
+            torch.set_grad_enabled(True)  # the network may have switched them off around the layer
         return _with_first_tensor(self.replay_memory.repeated(self.replay_output), self.replay_activations)
+
+
+class _Given(_StandIn):
+    """Stands in for a module behind the layer: returns what is given in place of what the module would compute."""
+
+    def __init__(self, original: nn.Module, memory: _Memory) -> None:
+        super().__init__(original, memory)
+        self.replay_given: Tensor | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """What is given; a copy, for the next module may work in place."""
+        self.replay_calls += 1
+        assert self.replay_given is not None
+        if self.replay_given.requires_grad:
+            torch.set_grad_enabled(True)
+        return self.replay_given.clone()
 
 
 class Replay:
@@ -126,11 +143,11 @@ class Replay:
         probe: the model at a single layer.
         images: (n, C, H, W) the images of this replay.
         rows: (n,) their numbers in the call.
-        count: told the number of single-image passes through the whole network, as they are made.
+        count: called with the number of single-image passes through the whole network, as they are made.
 
     Attributes:
         output: what the model returned for the images.
-        activations: (n, …) what the layer put out, before any reshaping.
+        activations: (n, …) what the layer returned, before any reshaping.
     """
 
     def __init__(self, probe: Probe, images: Tensor, rows: Tensor, count: Callable[[int], None]) -> None:
@@ -146,16 +163,22 @@ class Replay:
         count(len(images))
         activations = tensor_in(record.layer_output)
         assert activations is not None
+        if activations.ndim == 0 or len(activations) != len(images):
+            shape = tuple(activations.shape)
+            raise LayerError(
+                f"layer {self._point.name!r} outputs {shape} for {len(images)} image(s): what comes after it cannot "
+                "be run for one of them alone. Use path='linear', or a method with gradients at the image"
+            )
         self.activations = activations
+        self._layer_calls = record.layer_calls
         self._memory = _Memory(len(images))
         self._injected = _Injected(self._point.module, self._memory, record.call, record.layer_output)
         self._stand_ins = {
             id(module): _FromMemory(module, self._memory, outputs) for module, outputs in record.returned()
         }
-        replaced: dict[int, nn.Module] = {**self._stand_ins, id(self._point.module): self._injected}
         self._shadow: nn.Module | None = None
         try:
-            self._shadow = replace_modules(probe.model, replaced)
+            self._shadow = replace_modules(probe.model, self._replaced())
         except Exception:  # a module that cannot be copied without its constructor, as sharded ones
             self._forget()
         self._is_proven = False
@@ -173,11 +196,11 @@ class Replay:
         return self._point.name
 
     def as_maps(self, tensor: Tensor) -> Tensor:
-        """What the layer puts out, as (B, K, h, w)."""
+        """What the layer outputs, as (B, K, h, w)."""
         return self._probe.as_maps(self._point, tensor, self._images[:1].expand(len(tensor), *self._images.shape[1:]))
 
     def run(self, activations: Tensor, own: Tensor) -> Any:
-        """The model's output when the layer puts out `activations` (B, …), row b for image number `own[b]`."""
+        """The model's output when the layer outputs `activations` (B, …), row b for image number `own[b]`."""
         with torch.no_grad():
             return self._run(activations, own)
 
@@ -185,38 +208,80 @@ class Replay:
         """(B,) the scores at `activations` (B, …), and their gradient there, (B, …).
 
         Args:
-            activations: what the layer puts out.
+            activations: what the layer outputs.
             own: (B,) the number of the image each row belongs to.
             score: from the model's output to the (B,) numbers explained.
         """
-        with torch.enable_grad():
-            leaf = activations.detach().requires_grad_()
-            scores = score(self._run(leaf, own))
-            found = torch.autograd.grad(scores.sum(), leaf, allow_unused=True)[0] if scores.requires_grad else None
-        if found is None:
-            raise LayerError(
-                f"the explained score does not depend on {self._point.name!r} through differentiable operations; "
-                "choose a layer between the image and the score (and a target that does not detach it)"
-            )
-        return scores.detach(), found
+        return gradients_at(activations, lambda leaf: score(self._run(leaf, own)), self._point.name)
 
-    def is_affine(self, numbers: Callable[[Any], Tensor]) -> bool:
-        """Whether some numbers of the output, (3, …), are an affine function of what the layer puts out.
+    def beyond(self, module: nn.Module, outputs: Tensor) -> Callable[[Tensor, Tensor], Any] | None:
+        """Run only what follows a module behind the layer, from what the module would output.
+
+        Args:
+            module: runs once after the layer, and outputs one tensor.
+            outputs: (n, …) what it outputs for the images; the model's true output must come of it.
+
+        Returns:
+            From (B, …), and the number of the image each row belongs to, to the model's output; None where the true
+            output does not come of the true outputs.
+        """
+        if self._shadow is None:
+            return None
+        given = _Given(module, self._memory)
+        shadow = replace_modules(self._probe.model, {**self._replaced(), id(module): given})
+        # Nothing but the module may look at the layer, so any numbers do; the image's own would hide a second look.
+        here = self.activations[:1]
+        chance = generator(0, "beyond")
+        anything = torch.randn(here.shape, generator=chance, device="cpu", dtype=torch.float32).to(here)
+
+        def run(rows: Tensor, own: Tensor) -> Any:
+            given.replay_given, given.replay_calls = rows, 0
+            try:
+                output = self._replay(anything.expand(len(own), *here.shape[1:]), own, shadow)
+            finally:
+                given.replay_given = None
+            if given.replay_calls != 1:
+                raise LayerError(f"the module behind {self._point.name!r} ran {given.replay_calls} times, not once")
+            return output
+
+        try:
+            with torch.no_grad():
+                again = list(tensors_in(run(outputs, torch.arange(len(self._images), device="cpu"))))
+        except Exception:  # then the tail is run as a whole
+            return None
+        truth = list(tensors_in(self.output))
+        return run if truth and len(again) == len(truth) and all(map(_alike, again, truth)) else None
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Runs inside the block leave no trace: the bits of later runs must not depend on what was tried before."""
+        before = self._is_proven, self._memory.row_by_row
+        try:
+            yield
+        finally:
+            self._is_proven, self._memory.row_by_row = before
+
+    def is_affine(self, numbers: Callable[[Any, int], Tensor], at_once: int) -> bool:
+        """Whether some numbers of the output, (B, …) of B rows, are an affine function of what the layer outputs.
 
         As where nothing but pooling and a linear layer follows. Tried around the first image:
         f((u + v) / 2) = (f(u) + f(v)) / 2 for points u and v far apart in random directions, which no activation
-        function and no normalisation survives. Takes three rows of the tail.
+        function and no normalisation survives, and from nothing to twice the activations, for outputs that are
+        saturated where the image is. Takes six rows of the tail, at most `at_once` of them in one run.
         """
         here = self.activations[0]
         far = 3.0 * float(here.float().std())
         chance = generator(0, "affine")
         steps = torch.randn((2, *here.shape), generator=chance, device="cpu", dtype=torch.float32).to(here)
         u, v = here + far * steps[0], here - far * steps[1]
-        own = torch.zeros(3, dtype=torch.long, device="cpu")
-        at_u, at_v, between = numbers(self.run(torch.stack([u, v, (u + v) / 2]), own)).double()
+        points = torch.stack([u, torch.zeros_like(here), v, 2 * here, (u + v) / 2, here])
+        own = torch.zeros(len(points), dtype=torch.long, device="cpu")
+        with self.trial():
+            found = [numbers(self.run(some, own[: len(some)]), len(some)) for some in torch.split(points, at_once)]
+        start, end, between = torch.cat(found).double().reshape(3, 2, -1)
         tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(here.dtype, 1e-2)
-        bend = (between - (at_u + at_v) / 2).abs().max()
-        return bool((at_u != at_v).all() and bend <= tolerance * (at_u.abs() + at_v.abs()).max())
+        bend = (between - (start + end) / 2).abs().max()
+        return bool((start[0] != end[0]).all() and bend <= tolerance * (start.abs() + end.abs()).max())
 
     def _run(self, activations: Tensor, own: Tensor) -> Any:
         if self._shadow is not None and not self._is_proven:
@@ -229,6 +294,10 @@ class Replay:
             except Exception:  # whatever is wrong with the network itself shows in the whole pass
                 self._forget()
         return self._whole(activations, own)
+
+    def _replaced(self) -> dict[int, nn.Module]:
+        assert self._point.module is not None
+        return {**self._stand_ins, id(self._point.module): self._injected}
 
     def _forget(self) -> None:
         """Give up on the tail, and let go of what was remembered for it."""
@@ -289,8 +358,9 @@ class Replay:
                 truth = list(tensors_in(self._whole(activations, own)))
         return len(again) == len(truth) and all(map(_alike, again, truth))
 
-    def _replay(self, activations: Tensor, own: Tensor) -> Any:
-        assert self._shadow is not None
+    def _replay(self, activations: Tensor, own: Tensor, shadow: nn.Module | None = None) -> Any:
+        shadow = shadow or self._shadow
+        assert shadow is not None
         self._memory.passed_layer = False
         self._memory.own = own
         self._injected.replay_calls = 0
@@ -300,9 +370,19 @@ class Replay:
             stand_in.replay_calls = 0
         args, kwargs = self._probe.extra.rows(self._rows[own])
         try:
-            return self._shadow(self._memory.repeated(self._images), *args, **kwargs)
+            output = shadow(self._probe.extra.images(self._memory.repeated(self._images)), *args, **kwargs)
         finally:
             self._injected.replay_activations = None
+        self._check_calls(self._injected.replay_calls)
+        return output
+
+    def _check_calls(self, calls: int) -> None:
+        """A layer that runs for each image by itself was given the activations of all at its first run."""
+        if calls != self._layer_calls:
+            raise LayerError(
+                f"layer {self._point.name!r} runs {calls} times in a larger batch and {self._layer_calls} times in a "
+                "smaller one: the network takes image after image. Pass batch_size=1"
+            )
 
     def _whole(self, activations: Tensor, own: Tensor) -> Any:
         """The same by brute force: the whole network, with the layer's output replaced on the way."""
@@ -325,9 +405,26 @@ class Replay:
         handle = add_hook(self._point.module, put)
         try:
             with torch.no_grad():
-                return self._probe.model(self._images[own.to(self._images.device)], *args, **kwargs)
+                images = self._probe.extra.images(self._images[own.to(self._images.device)])
+                output = self._probe.model(images, *args, **kwargs)
         finally:
             handle.remove()
+        self._check_calls(calls)
+        return output
+
+
+def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: str) -> tuple[Tensor, Tensor]:
+    """(B,) the scores at `points` (B, …), and their gradient there, (B, …); the layer is named where there is none."""
+    with torch.enable_grad():
+        leaf = points.detach().requires_grad_()
+        scores = scores_of(leaf)
+        found = gradients_of(scores, [leaf])
+    if found is None:
+        raise LayerError(
+            f"the explained score does not depend on {layer!r} through differentiable operations; choose a layer "
+            "between the image and the score (and a target that does not detach it)"
+        )
+    return scores.detach(), found[0]
 
 
 class _Record:
@@ -339,7 +436,7 @@ class _Record:
         self._thread = threading.get_ident()
         self._beside = _modules_beside(model, point)
         self._returned: dict[int, tuple[nn.Module, list[Any]]] = {}
-        self._layer_calls = 0
+        self.layer_calls = 0
         self.layer_output: Any = None
         self._stack = ExitStack()
 
@@ -358,13 +455,13 @@ class _Record:
         return list(self._returned.values())
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if threading.get_ident() == self._thread and self._layer_calls < self.call:
+        if threading.get_ident() == self._thread and self.layer_calls < self.call:
             self._returned.setdefault(id(module), (module, []))[1].append(_kept(output))
 
     def _note_layer(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._layer_calls += 1
-            if self._layer_calls == self.call:
+            self.layer_calls += 1
+            if self.layer_calls == self.call:
                 self.layer_output = _kept(output)
 
 

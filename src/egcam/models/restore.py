@@ -71,13 +71,16 @@ def _leave(modules: list[nn.Module]) -> None:
 _hooks_lock = threading.Lock()
 
 
-def add_hook(module: nn.Module, hook: Callable[..., Any], before: bool = False) -> RemovableHandle:
-    """Register a forward hook, or one before the forward.
+def add_hook(
+    module: nn.Module, hook: Callable[..., Any], before: bool = False, with_kwargs: bool = False
+) -> RemovableHandle:
+    """Register a forward hook, or one before the forward; it gets what was passed by name only if asked for.
 
     torch numbers hooks with a counter that two threads can read at the same time; then one hook replaces the other.
     """
     with _hooks_lock:
-        return module.register_forward_pre_hook(hook) if before else module.register_forward_hook(hook)
+        add = module.register_forward_pre_hook if before else module.register_forward_hook
+        return add(hook, with_kwargs=with_kwargs)
 
 
 @dataclass

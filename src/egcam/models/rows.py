@@ -15,7 +15,7 @@ from egcam.models.shadow import meta_copy
 def check_rows(model: nn.Module, images: Tensor, extra: ExtraInputs) -> None:
     """Refuse a further input that looks like one row for each image but makes the columns of the output.
 
-    As many text prompts as images have the images' number of rows. But with one row of them the model puts out one
+    As many text prompts as images have the images' number of rows. But with one row of them the model outputs one
     column, with two rows two. What belongs to the images leaves the columns as they are.
     """
     names = extra.by_row()
@@ -37,7 +37,7 @@ def _columns(model: nn.Module, images: Tensor, extra: ExtraInputs, count: int) -
     None where the model fails: what is wrong shows in the real pass.
     """
     args, kwargs = extra.rows(torch.zeros(count, dtype=torch.long, device="cpu"))
-    given = (images[:1].detach().expand(count, *images.shape[1:]).clone(), *args)
+    given = (extra.images(images[:1].detach().expand(count, *images.shape[1:]).clone()), *args)
     with untouched(model, images.device), torch.no_grad():
         try:
             output = meta_copy(model)(*mapped_tensors(given, _to_meta), **mapped_tensors(kwargs, _to_meta))

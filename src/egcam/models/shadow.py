@@ -35,6 +35,22 @@ def meta_copy(model: nn.Module) -> nn.Module:
     return _rebuild(model, convert)
 
 
+def separate_copy(model: nn.Module) -> nn.Module:
+    """The model with weights, buffers and hooks of its own, to be changed without anyone noticing."""
+
+    def convert(module: nn.Module) -> nn.Module:
+        copy = shallow(module)
+        for name, parameter in copy._parameters.items():
+            if parameter is not None:
+                copy._parameters[name] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+        for name, buffer in copy._buffers.items():
+            if buffer is not None:
+                copy._buffers[name] = buffer.detach().clone()
+        return copy
+
+    return _rebuild(model, convert)
+
+
 def _on_meta(tensor: Tensor) -> Tensor:
     moved = tensor.detach().to("meta")
     return nn.Parameter(moved, requires_grad=False) if isinstance(tensor, nn.Parameter) else moved

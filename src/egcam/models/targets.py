@@ -6,21 +6,21 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError, ModelError, TargetError, near_misses
 from egcam.models.class_names import Classes, as_class_names
+from egcam.models.image_targets import NO_CLASS, TENSOR_KEYS, ForeignTarget, ImageTarget, Setting, is_pytorch_grad_cams
+from egcam.models.image_targets import Score as Score
 
-Score: TypeAlias = Literal["logit", "probability", "sigmoid"]
 OneTarget: TypeAlias = int | str | None
 TargetCallable: TypeAlias = Callable[[Any], Tensor]
-Target: TypeAlias = OneTarget | Sequence[OneTarget] | Tensor | TargetCallable
+Target: TypeAlias = OneTarget | Sequence[OneTarget | TargetCallable] | Tensor | TargetCallable
 
 SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
-_LOGIT_KEYS = ("logits", "logit", "out", "output", "outputs", "scores", "pred", "preds", "prediction")
 
 
 @cache
@@ -74,11 +74,7 @@ def class_scores(output: object, count: int) -> Tensor:
     if isinstance(output, Tensor):
         scores = _as_class_scores(output, count)
         if scores is None:
-            raise ModelError(
-                f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
-                "pass a callable target that turns this output into one number per image, "
-                "e.g. target=lambda out: out[:, 3].mean((1, 2))"
-            )
+            raise _no_class_scores(output, count)
         return scores
     entries = _entries(output)
     if entries is None:
@@ -87,15 +83,60 @@ def class_scores(output: object, count: int) -> Tensor:
             "Pass a callable target that turns this output into one number per image"
         )
     readable = {name: scores for name, value in entries if (scores := _as_class_scores(value, count)) is not None}
-    for key in _LOGIT_KEYS:
+    for key in TENSOR_KEYS:
         if key in readable:
             return readable[key]
-    if len(readable) == 1:
+    inner = _inside(output)
+    readable_inside = {path: scores for path, one in inner if (scores := _as_class_scores(one, count)) is not None}
+    if len(readable) == 1 and not readable_inside:
         return next(iter(readable.values()))
+    if readable_inside:
+        entries = [*entries, *((path, dict(inner)[path]) for path in readable_inside)]
+        readable = {**readable, **readable_inside}
     shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
     raise ModelError(
         f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
         f"pass a callable target that says so, e.g. target=lambda out: {_an_example(output, entries, readable)}"
+    )
+
+
+def _inside(output: object) -> list[tuple[str, Tensor]]:
+    """The tensors that lie deeper than at the top of an output, each with the way to it: "['a']['logits'][0]"."""
+    return [(path, one) for path, one in _with_ways(output, "") if isinstance(one, Tensor) and path.count("[") > 1]
+
+
+def _with_ways(value: object, path: str) -> list[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        parts = [(f"[{key!r}]", one) for key, one in value.items()]
+    elif isinstance(value, tuple | list):
+        parts = [(f"[{index}]", one) for index, one in enumerate(value)]
+    else:
+        return [(path, value)]
+    return [found for step, one in parts for found in _with_ways(one, path + step)]
+
+
+def _no_class_scores(output: Tensor, count: int) -> ModelError:
+    """What is said of a tensor that is not (N, classes), with a callable that would read it."""
+    said = f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
+    if not output.is_floating_point():
+        return ModelError(
+            f"{said}whole numbers, such as decisions, have no gradient: explain the model that returns the scores"
+        )
+    if output.ndim == 0:
+        return ModelError(
+            f"{said}one number for all images cannot be told apart by image: pass a callable target, and "
+            "a model that returns one for each"
+        )
+    if output.ndim == 1:
+        each = max(1, len(output) // count)
+        example = f"out.reshape(-1, {each})[:, {min(3, each - 1)}]"
+    elif output.ndim == 2 and output.shape[1] == count:
+        example = f"out[{min(3, len(output) - 1)}]"
+    else:
+        example = _one_channel("out", output)
+    return ModelError(
+        f"{said}pass a callable target that turns this output into one number per image, e.g. "
+        f"target=lambda out: {example}"
     )
 
 
@@ -108,8 +149,11 @@ def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Map
     by_name = f"[{name!r}]" if isinstance(output, Mapping) else f".{name}"
     part = "out" + (name if name.startswith("[") else by_name)
     tensor = tensors[name]
-    if tensor.ndim < 2:
-        return part
+    return part if tensor.ndim < 2 else _one_channel(part, tensor)
+
+
+def _one_channel(part: str, tensor: Tensor) -> str:
+    """What reads channel 3 of (N, C, ...), the mean over its places, as Python writes it."""
     places = tuple(range(1, tensor.ndim - 1))
     one = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
     return f"{one}.mean({places})" if len(places) > 1 else f"{one}.mean(1)" if places else one
@@ -138,13 +182,16 @@ def _carried_names(model: nn.Module) -> Sequence[str] | None:
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
             return names
     labels = getattr(getattr(model, "config", None), "id2label", None)
-    if isinstance(labels, Mapping) and labels:
-        return [str(labels[key]) for key in sorted(labels, key=int)]
-    return None
+    if not isinstance(labels, Mapping) or not labels:
+        return None
+    names = [str(labels[key]) for key in sorted(labels, key=int)]
+    # Hugging Face's models have two such labels also where they have no classes.
+    made_up = names == [f"LABEL_{number}" for number in range(len(names))]
+    return None if made_up and "Classification" not in type(model).__name__ else names
 
 
 def class_count(outputs: int, classes: Sequence[str] | None) -> int:
-    """How many classes a network with so many outputs tells apart; refuses class names that do not fit.
+    """How many classes a network with that many outputs distinguishes; refuses class names that do not fit.
 
     One output is one class, or two when there are two names: [negative, positive].
 
@@ -203,7 +250,8 @@ def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
     if names is None:
         raise TargetError(
             f"target {name!r} is a class name, but this model's class names are unknown; "
-            f"pass classes=[…] with {count} names, or the class's index"
+            f"pass classes=[…] with {count} names where it is taken, or set model.classes to them, or pass the class's "
+            "index"
         )
     if len(names) != count:
         raise TargetError(
@@ -225,15 +273,17 @@ def _plain(name: str) -> str:
 
 
 class Targets:
-    """What is explained for each image of one call: resolved class indices, or the user's callable.
+    """What is explained for each image of one call: resolved class indices, or numbers that callables read.
 
     Args:
-        target: None (the prediction), a class index or name, one of those per image, or a callable that gets the
-            model's output and returns one number per image.
+        target: None (the prediction), a class index or name, one of `egcam.targets`, or one of those per image; or a
+            callable that gets the model's output and returns one number per image. In a list, callables get one
+            image's part of the output.
         count: the number N of images.
         score: "logit", or "probability" (softmax over classes; the sigmoid of a single output), or "sigmoid" (per
             class, for multi-label networks).
         classes: the class names, where known: one for each output, or [negative, positive] for a single one.
+        setting: what else the targets can know of the images.
     """
 
     def __init__(
@@ -242,6 +292,7 @@ class Targets:
         count: int,
         score: Score = "logit",
         classes: Sequence[str] | None = None,
+        setting: Setting | None = None,
     ) -> None:
         if score not in SCORES:
             raise TargetError(f"unknown score {score!r}; {near_misses(str(score), SCORES)}")
@@ -249,22 +300,61 @@ class Targets:
         self.classes = classes
         self.count = count
         self.function: TargetCallable | None = None
+        self.by_image: list[ImageTarget] = []
         self.wanted: list[OneTarget] = []
-        if callable(target) and not isinstance(target, Tensor | str):
+        if _is_function(target) and not isinstance(target, ImageTarget) and not is_pytorch_grad_cams(target):
             self.function = target
+            return
+        listed = _one_per_image(target, count)
+        plain = [_as_class(one, score) for one in listed]
+        if all(one is not NO_CLASS for one in plain):
+            self.wanted = plain
         else:
-            self.wanted = _one_per_image(target, count)
+            given = dataclasses.replace(setting or Setting(), score=score, classes=classes)
+            self.by_image = _settled([_as_image_target(one) for one in listed], given)
+
+    @property
+    def are_classes(self) -> bool:
+        """Whether classes are explained, rather than numbers that callables read."""
+        return self.function is None and not self.by_image
+
+    @property
+    def descriptions(self) -> tuple[str, ...] | None:
+        """What is explained for each image, in words; None where it is a class, or a callable without a name."""
+        return tuple(one.description for one in self.by_image) or None
+
+    @property
+    def are_of_embeddings(self) -> bool:
+        """Whether all that is read are embeddings, so that the output's numbers are no classes."""
+        return bool(self.by_image) and all(one.reads_embedding for one in self.by_image)
+
+    def why_zero(self, image: int) -> str | None:
+        """What a score of exactly 0 means for an image, where that is no accident."""
+        return self.by_image[image].why_zero if self.by_image else None
+
+    def reader(self) -> Callable[[Any], Tensor] | None:
+        """From the output for one image to the explained score; None where that is one of the class scores."""
+        if self.function is not None:
+            return self.function
+        return (lambda output: self.by_image[0].of_row(output, 1, 0)) if self.by_image else None
 
     def part(self, start: int, stop: int) -> Targets:
         """The targets of images `start` to `stop`."""
         part = Targets(None, stop - start, self.score, self.classes)
         part.function = self.function
+        part.by_image = self.by_image[start:stop]
         part.wanted = self.wanted[start:stop]
         return part
 
+    def settled(self, indices: Tensor) -> Targets:
+        """The same with these classes, whatever the output."""
+        settled = Targets(None, self.count, self.score, self.classes)
+        settled.wanted = list(indices.tolist())
+        return settled
+
     def indices(self, output: object) -> Tensor | None:
         """(N,) class indices, given the output for the unperturbed images; None with a callable target."""
-        if self.function is not None:
+        if not self.are_classes:
             return None
         logits = by_class(class_scores(output, self.count), self.classes)
         total = logits.shape[1]
@@ -277,18 +367,34 @@ class Targets:
         given = torch.tensor(chosen, device=logits.device)
         return torch.where(given < 0, logits.argmax(1), given)
 
-    def scores(self, output: object, indices: Tensor | None, count: int) -> Tensor:
-        """(N,) the number explained for each row of a batch of `count` rows; `indices` are the rows' classes."""
+    def scores(self, output: object, indices: Tensor | None, count: int, own: Tensor | None = None) -> Tensor:
+        """(B,) the number explained for each row of a batch.
+
+        Args:
+            output: the model's.
+            indices: (B,) the rows' classes; None with a callable target.
+            count: the number B of rows.
+            own: (B,) the image each row belongs to; by default row b shows image b.
+        """
+        if self.by_image:
+            images = range(count) if own is None else own.tolist()
+            found = [self.by_image[image].of_row(output, count, row).reshape(()) for row, image in enumerate(images)]
+            return torch.stack(found)
         if self.function is not None:
             scores = self.function(output)
             if not isinstance(scores, Tensor) or scores.shape != (count,):
                 got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
                 raise TargetError(
-                    f"the target callable returned {got}; it must return one number per image, shape ({count},)"
+                    f"the target callable returned {got}; it must return one number per image, shape ({count},). One "
+                    "for a single image's part of the output goes into a list: target=[function] * len(images)"
                 )
             return scores
         assert indices is not None
         return class_score(class_scores(output, count), indices, self.score, self.classes)
+
+    def all_scores(self, output: object, count: int) -> Tensor:
+        """(N, classes) the number that would be explained of each class."""
+        return scores_of_classes(class_scores(output, count), self.score, self.classes)
 
     def predictions(self, output: object, count: int) -> Tensor | None:
         """(N,) the predicted classes, or None when the output holds no readable class scores."""
@@ -308,12 +414,15 @@ class Targets:
 
 def class_score(outputs: Tensor, indices: Tensor, score: Score, classes: Sequence[str] | None = None) -> Tensor:
     """(N,) the logit, probability or sigmoid of class `indices[n]` in row n of the (N, outputs) of a model."""
+    return scores_of_classes(outputs, score, classes).gather(1, indices[:, None])[:, 0]
+
+
+def scores_of_classes(outputs: Tensor, score: Score, classes: Sequence[str] | None = None) -> Tensor:
+    """(N, classes) the logits, probabilities or sigmoids in the (N, outputs) of a model."""
     if score == "probability":
-        scores = probabilities(outputs, classes)
-    else:
-        scores = by_class(outputs, classes)
-        scores = scores.sigmoid() if score == "sigmoid" else scores
-    return scores.gather(1, indices[:, None])[:, 0]
+        return probabilities(outputs, classes)
+    logits = by_class(outputs, classes)
+    return logits.sigmoid() if score == "sigmoid" else logits
 
 
 def out_of_range(index: int, count: int) -> TargetError:
@@ -326,15 +435,67 @@ def out_of_range(index: int, count: int) -> TargetError:
     return TargetError(f"target {index} is out of range: the model has {count} classes, 0 to {count - 1}")
 
 
-def _one_per_image(target: Target, count: int) -> list[OneTarget]:
+def _is_function(target: object) -> TypeGuard[TargetCallable]:
+    return callable(target) and not isinstance(target, Tensor | str)
+
+
+def _as_class(one: OneTarget | TargetCallable, score: Score) -> Any:
+    """The class that a target stands for, or a mark that it stands for none."""
+    if isinstance(one, ImageTarget):
+        return one.as_class(score)
+    return NO_CLASS if _is_function(one) else one
+
+
+def _as_image_target(one: OneTarget | TargetCallable) -> ImageTarget:
+    if isinstance(one, ImageTarget):
+        return one
+    if callable(one):
+        return ForeignTarget(one)
+    if one is None:
+        raise TargetError(
+            "None is the predicted class, which cannot stand in a list with targets that are no classes: name the "
+            "class, e.g. egcam.targets.Class(3)"
+        )
+    from egcam.models.class_targets import Class  # which reads classes as this module does
+
+    return Class(one)
+
+
+def _settled(targets: list[ImageTarget], setting: Setting) -> list[ImageTarget]:
+    """Each target settled, once for all images that share it."""
+    known: dict[int, ImageTarget] = {}
+    for one in targets:
+        if id(one) not in known:
+            known[id(one)] = one.settled(setting)
+    return [known[id(one)] for one in targets]
+
+
+def of_images(target: Target, images: slice | Sequence[int] | Tensor) -> Target:
+    """The targets of some of the images: of one for each image those, else the same.
+
+    Example:
+        >>> of_images(torch.tensor([5, 6, 7]), [2, 0]), of_images(["cat", "dog"], slice(1, 2)), of_images("cat", [0])
+        (tensor([7, 5]), ['dog'], 'cat')
+    """
+    if isinstance(target, Tensor):
+        return target[images] if target.ndim else target
+    if not isinstance(target, list | tuple):
+        return target
+    if isinstance(images, slice):
+        return list(target[images])
+    return [target[int(image)] for image in images]
+
+
+def _one_per_image(target: Any, count: int) -> list[OneTarget | TargetCallable]:
     if isinstance(target, Tensor) and (target.dtype == torch.bool or target.is_floating_point() or target.is_complex()):
         raise TargetError(f"targets are class indices: an integer tensor, not {target.dtype}")
-    target = _plain_numbers(target)
-    if target is None or isinstance(target, str) or _is_index(target):
+    target = target if _is_function(target) else _plain_numbers(target)
+    if target is None or isinstance(target, str) or _is_index(target) or _is_function(target):
         return [_one(target)] * count
     if not isinstance(target, Sequence):
         raise TargetError(
-            f"target must be None, a class index or name, one per image, or a callable; not {type(target).__name__}"
+            "target must be None, a class index or name, one of egcam.targets, one of these per image, or a callable; "
+            f"not {type(target).__name__}"
         )
     if len(target) != count:
         raise TargetError(f"{len(target)} targets for {count} image(s): pass one target, or one per image")
@@ -350,10 +511,10 @@ def _is_index(value: object) -> bool:
     return hasattr(value, "__index__") and not hasattr(value, "__len__") and not isinstance(value, bool)
 
 
-def _one(value: object) -> OneTarget:
-    if value is None or isinstance(value, str):
+def _one(value: Any) -> OneTarget | TargetCallable:
+    if value is None or isinstance(value, str) or _is_function(value):
         return value
     plain = _plain_numbers(value)
     if _is_index(plain):
         return int(plain)
-    raise TargetError(f"a target is a class index, a class name or None; not {value!r}")
+    raise TargetError(f"a target is a class index, a class name, a callable or None; not {value!r}")

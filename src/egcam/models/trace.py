@@ -1,25 +1,33 @@
-"""Follow one image through a network: which modules run, what each puts out, and what of it comes from the image."""
+"""Follow one image through a network: which modules run, what each outputs, and what of it comes from the image."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError
-from egcam.models.axes import Axis, axis_of_module, axis_of_shape
+from egcam.models.axes import Axis, axis_of_module, axis_of_shape, convolution_dimensions, fits
+from egcam.models.image_targets import TENSOR_KEYS
+from egcam.models.influence import CallKey, Influence
 from egcam.models.inputs import ExtraInputs
+from egcam.models.nested import tensor_in, tensors_in
+from egcam.models.quick_shapes import QuickShapes
 from egcam.models.restore import add_hook, untouched
 from egcam.models.shadow import meta_copy
+from egcam.models.tokens import grid_of
+from egcam.models.ways import Ways
 
-_POOLING = re.compile(r"Adaptive|Global|AttentionPool", re.IGNORECASE)
+# A recurrent layer, too, has at every place what it makes of all places before.
+_POOLING = re.compile(r"(Adaptive|Global)\w*Pool|(Attention|Attn)\w*Pool|^(LSTM|GRU|RNN)$", re.IGNORECASE)
 _ATTENTION = re.compile(r"Atten|Attn", re.IGNORECASE)
 _BENDING = re.compile(r"[A-Z]*LU\d?$|Swish|Mish|Sigmoid|Tanh|Softmax|Softplus|Max|(Layer|Group|Instance|RMS)Norm")
 
@@ -30,13 +38,17 @@ class Call:
 
     Attributes:
         axis: where the module's kind says its channels are.
-        shape: of what it put out.
+        shape: of what it returned.
         value: identity and version of that tensor.
         inputs: the identities of the tensors it took.
         shape_in: of the first of those.
         multiplications: with the module's own weights.
         bends: whether the module's kind is known not to be linear: activation functions, normalisations, maxima.
-        sees_image: whether what it put out depends on the image, by differentiable operations.
+        dimensions: over how many dimensions it convolves; 0 for what is no convolution.
+        sees_image: whether what it returned depends on the image, by differentiable operations.
+        maps: the identities of the (1, ., ., .) in a tuple, list or dictionary that it returned, such as feature
+            pyramids.
+        node: the number of what it returned in `Trace.ways`; -1 where there is none.
     """
 
     name: str
@@ -53,7 +65,10 @@ class Call:
     bytes: int
     multiplications: int = 0
     bends: bool = False
+    dimensions: int = 0
     sees_image: bool = False
+    maps: tuple[int, ...] = ()
+    node: int = -1
 
 
 @dataclass(frozen=True)
@@ -62,21 +77,29 @@ class Trace:
 
     Attributes:
         image: the identity of the image.
-        image_shape: (channels, height, width).
+        image_shape: (channels, height, width); (channels, length) and (channels, depth, height, width) likewise.
         classes: how many the network tells apart, where its output shows it.
         other_inputs: whether the network takes other tensors, too.
+        places: what the network says of single places of the image, where its output shows it: "boxes" or a "map".
+        keeps_order: whether tokens are in the order of the rows of the image; those of Hiera are so at its end only.
+        influence: finds out what the scores depend on; None for a model without numbers.
+        ways: how the scores come from the image, where one tensor holds them and gradients show it.
     """
 
     calls: tuple[Call, ...]
     image: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     classes: int | None
     other_inputs: bool
+    places: Literal["boxes", "map"] | None = None
+    keeps_order: bool = True
+    influence: Influence | None = field(default=None, compare=False, repr=False)
+    ways: Ways | None = field(default=None, compare=False, repr=False)
 
     @property
-    def image_size(self) -> tuple[int, int]:
-        """(height, width) of the image."""
-        return self.image_shape[1], self.image_shape[2]
+    def image_size(self) -> tuple[int, ...]:
+        """(height, width) of the image, (length,) of a signal, (depth, height, width) of a volume."""
+        return self.image_shape[1:]
 
     @property
     def calls_on_image(self) -> tuple[Call, ...]:
@@ -87,15 +110,75 @@ class Trace:
         """The calls of one module."""
         return [call for call in self.calls if call.name == name]
 
+    def may_be_tokens(self, call: Call) -> bool:
+        """Whether a call returned three dimensions; of a signal those are maps."""
+        return len(call.shape) == 3 and len(self.image_size) > 1
+
     def axis(self, call: Call) -> Axis | None:
-        """Where the (N, ., ., .) that a call put out has its channels; None where that cannot be told."""
+        """Where the (N, ., ., .) or (N, ., .) that a call returned has its channels; None where that is unknown."""
         by_tensor, by_shape = self._told
-        told = by_tensor.get(call.value[0]) or by_shape.get(call.shape) or set()
-        return axis_of_shape(call.shape, self.image_size, told)
+        claimed = by_tensor.get(call.value[0]) or by_shape.get(call.shape) or set()
+        if self.may_be_tokens(call):
+            # Where both axes are of one size, another tensor of that shape may be turned.
+            claimed = by_tensor.get(call.value[0], set()) if call.shape[1] == call.shape[2] else claimed
+            return next(iter(claimed)) if len(claimed) == 1 else None
+        return axis_of_shape(call.shape, self.image_size, claimed or self._claimed_by_tokens(call))
+
+    def _claimed_by_tokens(self, call: Call) -> set[Axis]:
+        """What tokens (N, length, channels) say of a (N, height, width, channels) that holds as many of them."""
+        if len(call.shape) != 4 or fits(call.shape[2:], self.image_size):
+            return set()
+        _, height, width, channels = call.shape
+        claimed = self._told[1].get((call.shape[0], height * width, channels), set())
+        return {"channels-last"} if claimed == {"channels-last"} else set()
+
+    def reaches_output(self, call: Call) -> bool | None:
+        """Whether the scores depend on the map a call returned, class token and the like aside; None if unknown."""
+        reached = self._reached.get(self._keys[call.started])
+        if reached is None:
+            return None
+        if self.may_be_tokens(call):
+            reached = reached[len(reached) - prod(grid_of(self, call)) :]
+        return bool(reached.any())
+
+    @cached_property
+    def is_headless(self) -> bool:
+        """Whether the outputs are an embedding: features at many places, normalised and then pooled or picked.
+
+        A head is a linear layer on one vector, or a convolution whose maps are only pooled.
+        """
+        weights = [call for call in self.calls if call.multiplications]
+        if self.classes is None or not weights:
+            return False
+        last = max(weights, key=lambda call: call.finished)
+        has_places = len(last.shape) > 2
+        return has_places and any(call.weighted and call.started > last.finished for call in self.calls if call.name)
+
+    def tokens_read(self, call: Call) -> Tensor | None:
+        """(length,) which of the tokens that a call returned the scores depend on; None if unknown."""
+        return self._reached.get(self._keys[call.started])
+
+    @cached_property
+    def _keys(self) -> dict[int, CallKey]:
+        """Each call, by when it started, as a module's first, second, ... call."""
+        times: defaultdict[str, int] = defaultdict(int)
+        found: dict[int, CallKey] = {}
+        for call in self.calls:
+            times[call.name] += 1
+            found[call.started] = (call.name, times[call.name])
+        return found
+
+    @cached_property
+    def _reached(self) -> dict[CallKey, Tensor]:
+        if self.influence is None:
+            return {}
+        return self.influence.places(
+            {self._keys[call.started]: call for call in self.calls if len(call.shape) >= 3 and call.shape[0] == 1}
+        )
 
     @cached_property
     def _told(self) -> tuple[dict[int, set[Axis]], dict[tuple[int, ...], set[Axis]]]:
-        """What modules that know where their channels are say, of the tensors they put out or take and of shapes."""
+        """What modules that know where their channels are say, of the tensors they output or take and of shapes."""
         by_tensor: defaultdict[int, set[Axis]] = defaultdict(set)
         by_shape: defaultdict[tuple[int, ...], set[Axis]] = defaultdict(set)
         for call in self.calls:
@@ -105,10 +188,12 @@ class Trace:
                     by_tensor[tensor].add(call.axis)
         return by_tensor, by_shape
 
-    def map_shape(self, call: Call) -> tuple[int, int, int]:
-        """(channels, height, width) of the (N, ., ., .) that a call put out."""
-        _, first, second, third = call.shape
-        return (third, first, second) if self.axis(call) == "channels-last" else (first, second, third)
+    def map_shape(self, call: Call) -> tuple[int, ...]:
+        """(channels, height, width) of the (N, ., ., .) or the tokens (N, length, channels) that a call returned."""
+        if self.may_be_tokens(call):
+            return (call.shape[2], *grid_of(self, call))
+        _, *first, last = call.shape
+        return (last, *first) if self.axis(call) == "channels-last" else (*first, last)
 
     def bytes_per_image(self, layers: Sequence[str]) -> int:
         """About how much memory one image needs in a pass with gradients at `layers`.
@@ -135,15 +220,29 @@ class Trace:
         return min((call.finished for call in self.calls if call.name in plain), default=-1)
 
 
-def dry_run(model: nn.Module, images: Tensor, extra: ExtraInputs | None = None) -> Trace:
-    """Follow one image through the network: on meta tensors where the network allows, else for real."""
+def dry_run(
+    model: nn.Module, images: Tensor, extra: ExtraInputs | None = None, read: Callable[[Any], Tensor] | None = None
+) -> Trace:
+    """Follow one image through the network: on meta tensors where the network allows, else for real.
+
+    Args:
+        model: the plain module.
+        images: (N, C, H, W); one is followed.
+        extra: further inputs of the model.
+        read: from the output to the explained score, where that is no class.
+    """
     extra = extra or ExtraInputs(len(images))
     args, kwargs = extra.rows(torch.zeros(1, dtype=torch.long, device="cpu"))
     one = images[:1].detach()
     with untouched(model, images.device):
         try:
             moved = {name: _to_meta(value) for name, value in kwargs.items()}
-            return _trace(meta_copy(model), one.to("meta"), tuple(_to_meta(value) for value in args), moved)
+            shadow, image, further = meta_copy(model), one.to("meta"), tuple(_to_meta(value) for value in args)
+            with QuickShapes():
+                trace = _trace(shadow, image, further, moved, extra.images, read)
+            has_numbers = not any(tensor.is_meta for tensor in (one, *model.parameters()))
+            influence = Influence(model, tuple(one.shape), one.dtype, one.device, args, kwargs) if has_numbers else None
+            return replace(trace, influence=influence)
         except EgcamError:
             raise
         except Exception:  # data-dependent code, tensors held outside buffers, operators without meta kernels
@@ -151,12 +250,12 @@ def dry_run(model: nn.Module, images: Tensor, extra: ExtraInputs | None = None) 
         if _has_tensors(args, kwargs):
             # Only then is it a question what depends on the image, and worth a history that some code does not take.
             try:
-                return _trace(model, one, args, kwargs)
+                return _trace(model, one, args, kwargs, extra.images, read)
             except EgcamError:
                 raise
             except Exception:  # or the user's own mistake, which shows again
                 pass
-        return _trace(model, one, args, kwargs, with_history=False)
+        return _trace(model, one, args, kwargs, extra.images, read, with_history=False)
 
 
 def _to_meta(value: object) -> object:
@@ -170,7 +269,13 @@ def _to_meta(value: object) -> object:
 
 
 def _trace(
-    model: nn.Module, one: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], with_history: bool = True
+    model: nn.Module,
+    one: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    as_input: Callable[[Tensor], Any],
+    read: Callable[[Any], Tensor] | None,
+    with_history: bool = True,
 ) -> Trace:
     with torch.set_grad_enabled(with_history):
         # Copies: the model may write into its input, which a tensor that gradients start from does not allow.
@@ -179,19 +284,25 @@ def _trace(
         handles = []
         try:
             for name, module in model.named_modules():
-                handles.append(add_hook(module, recorder.enter(name), before=True))
-                handles.append(add_hook(module, recorder.leave(name)))
-            output = model(image, *args, **kwargs)
+                handles.append(add_hook(module, recorder.enter(name), before=True, with_kwargs=True))
+                handles.append(add_hook(module, recorder.leave(name), with_kwargs=True))
+            output = model(as_input(image), *args, **kwargs)
         finally:
             for handle in handles:
                 handle.remove()
-    _, channels, height, width = one.shape
+        ways = Ways(recorder.origin, _score_in(output, read))
+    calls = tuple(recorder.calls_seen(ways))
+    ways.forget_graph()
     return Trace(
-        calls=tuple(recorder.calls_seen()),
+        calls=calls,
+        ways=ways if ways.are_known else None,
         image=id(image),
-        image_shape=(channels, height, width),
+        image_shape=tuple(one.shape[1:]),
         classes=_class_count(output),
         other_inputs=_has_tensors(args, kwargs),
+        places=_places_in(output),
+        keeps_order=not any(type(module).__name__.startswith("Hiera") for module in model.modules()),
+        influence=None if one.is_meta else Influence(model, tuple(one.shape), one.dtype, one.device, args, kwargs),
     )
 
 
@@ -213,35 +324,67 @@ def _class_count(output: object) -> int | None:
         return None
 
 
+def _score_in(output: object, read: Callable[[Any], Tensor] | None) -> Any:
+    """The node of autograd's graph that holds the explained score; None where it is unknown."""
+    from egcam.models.targets import class_scores
+
+    if isinstance(output, Tensor):
+        return output.grad_fn
+    try:
+        return (class_scores(output, 1) if read is None else read(output)).grad_fn
+    except Exception:  # a target that cannot read tensors without numbers, or no class scores
+        return None
+
+
+def _places_in(output: object) -> Literal["boxes", "map"] | None:
+    """What of single places a network with this output speaks of: detections, a map of scores, or neither."""
+    if isinstance(output, list) and output and isinstance(output[0], Mapping):
+        return "boxes" if "boxes" in output[0] else None
+    if isinstance(output, list) and output and all(_shape_of(one)[1:] == (6,) for one in output):
+        return "boxes"
+    if isinstance(output, Mapping):
+        if "pred_boxes" in output:
+            return "boxes"
+        return "map" if any(len(_shape_of(output.get(key))) == 4 for key in TENSOR_KEYS) else None
+    first = output[0] if isinstance(output, tuple) and output and not hasattr(output, "_fields") else output
+    kinds: dict[int, Literal["boxes", "map"]] = {3: "boxes", 4: "map"}
+    return kinds.get(len(_shape_of(first))) if _class_count(output) is None else None
+
+
+def _shape_of(value: object) -> tuple[int, ...]:
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
 class _Recorder:
     """Hooks that write down every call of the thread that made it."""
 
     def __init__(self, image: Tensor) -> None:
         self._image = image
-        self._origin = image.grad_fn
+        self.origin = image.grad_fn
         self._calls: list[Call] = []
         self._histories: list[Any] = []
         self._thread = threading.get_ident()
         self._clock = 0
         self._open: list[int] = []
-        self._alive: list[Tensor] = []  # identity is told by id(), so nothing seen may be freed meanwhile
+        self._alive: list[Tensor] = []  # identity is id(), so nothing seen may be freed meanwhile
         self._names: list[tuple[bool, bool]] = []
 
-    def enter(self, name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
-        def hook(module: nn.Module, args: tuple[object, ...]) -> None:
+    def enter(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             if threading.get_ident() != self._thread:
                 return
             self._clock += 1
             self._open.append(self._clock)
             # Whole networks have such names, too: AttentionNet, GlobalLocalNet.
-            whole = not name or (any(True for _ in module.children()) and any(arg is self._image for arg in args))
+            given = (*args, *kwargs.values())
+            whole = not name or (any(True for _ in module.children()) and any(arg is self._image for arg in given))
             kinds = (False, False) if whole else (_matches(_POOLING, module), _matches(_ATTENTION, module))
             self._names.append(kinds)
 
         return hook
 
-    def leave(self, name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
-        def hook(module: nn.Module, args: tuple[object, ...], output: object) -> None:
+    def leave(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             if threading.get_ident() != self._thread:
                 return
             self._clock += 1
@@ -249,10 +392,13 @@ class _Recorder:
             self._names.pop()
             started = self._open.pop()
             tensor = tensor_in(output)
+            maps = () if isinstance(output, Tensor) else tuple(one for one in tensors_in(output) if _is_map(one))
+            is_nested = tensor is None
+            tensor = maps[0] if is_nested and maps else tensor
             if tensor is None:
                 return
-            taken = [value for value in args if isinstance(value, Tensor)]
-            self._alive += [tensor, *taken]
+            taken = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            self._alive += [tensor, *taken, *maps]
             self._histories.append(tensor.grad_fn)
             self._calls.append(
                 Call(
@@ -260,26 +406,33 @@ class _Recorder:
                     pooling=inside_pooling,
                     in_attention=any(attention for _, attention in self._names),
                     weighted=any(True for _ in module.parameters(recurse=False)),
-                    axis=axis_of_module(module, tuple(tensor.shape)),
+                    axis=self._axis(module, tensor),
                     started=started,
                     finished=self._clock,
-                    shape=tuple(tensor.shape),
+                    shape=() if is_nested else tuple(tensor.shape),
                     value=(id(tensor), tensor._version),
                     inputs=frozenset(id(value) for value in taken),
                     shape_in=tuple(taken[0].shape) if taken else (),
                     bytes=tensor.numel() * tensor.element_size() // max(1, tensor.shape[0] if tensor.ndim else 1),
                     multiplications=_multiplications(module, tensor),
                     bends=_matches(_BENDING, module),
+                    maps=tuple(map(id, maps)),
+                    dimensions=convolution_dimensions(module),
                 )
             )
 
         return hook
 
-    def calls_seen(self) -> list[Call]:
-        """The calls, each with whether it depends on the image."""
-        known: dict[Any, bool] = {None: False, self._origin: self._origin is not None}
+    def _axis(self, module: nn.Module, output: Tensor) -> Axis | None:
+        if output.ndim not in (3, self._image.ndim):
+            return None
+        return axis_of_module(module, tuple(output.shape), tokens=output.ndim != self._image.ndim)
+
+    def calls_seen(self, ways: Ways) -> list[Call]:
+        """The calls, each with whether it depends on the image, and its place on the ways to the score."""
+        known: dict[Any, bool] = {None: False, self.origin: self.origin is not None}
         return [
-            replace(call, sees_image=_leads_to_known(history, known))
+            replace(call, sees_image=_leads_to_known(history, known), node=ways.number(history))
             for call, history in zip(self._calls, self._histories, strict=True)
         ]
 
@@ -302,21 +455,17 @@ def _leads_to_known(history: Any, known: dict[Any, bool]) -> bool:
     return known[history]
 
 
+def _is_map(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.ndim == 4 and len(tensor) == 1
+
+
 def _matches(pattern: re.Pattern[str], module: nn.Module) -> bool:
     return bool(pattern.search(type(module).__name__))
 
 
 def _multiplications(module: nn.Module, output: Tensor) -> int:
-    """Each weight of a convolution or linear layer is used once for each position it puts out."""
+    """Each weight of a convolution or linear layer is used once for each position it outputs."""
     weight = module._parameters.get("weight")
     if weight is None or weight.ndim < 2 or not len(weight):
         return 0
     return weight.numel() * (output.numel() // len(weight))
-
-
-def tensor_in(output: object) -> Tensor | None:
-    """The tensor a module puts out: itself, or the first one of a tuple, list or dict."""
-    if isinstance(output, Tensor):
-        return output
-    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
-    return next((value for value in values if isinstance(value, Tensor)), None)

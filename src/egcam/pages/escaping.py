@@ -25,6 +25,7 @@ _LATEX: dict[str, str] = {
     "≤": r"$\leq$",
     "±": r"$\pm$",
     "−": r"$-$",
+    "°": r"$^\circ$",
 }
 # A number with a sign or an exponent, or one that an interval follows.
 _NUMBER = re.compile(r"([+-]?[\d,.]+(?:e[+-]?\d+)?)( \[[^\]]*\])?")

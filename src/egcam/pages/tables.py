@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,11 +16,12 @@ Mark = Literal["", "best", "second", "ahead", "behind"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, how it is marked, and the number of images it is over where that is its own."""
+    """One cell: its text, how it is marked, the number of images it is over where that is its own, a sign behind it."""
 
     text: str
     mark: Mark = ""
     images: int | None = None
+    sign: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def as_markdown(table: TextTable) -> str:
     marks = {"best": "**{}**", "second": "<u>{}</u>"}
     lines = [[in_markdown(column.head) for column in table.columns]]
     lines += [["---" if column.text or not place else "---:" for place, column in enumerate(table.columns)]]
-    lines += [[_marked(in_markdown(cell.text), cell, marks, " (n = {:,})") for cell in row] for row in table.rows]
+    lines += [[_marked(cell, in_markdown, marks, " (n = {:,})") for cell in row] for row in table.rows]
     if table.foot:
         lines.append([f"*{table.foot[0]}*", *table.foot[1:]])
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
@@ -74,7 +76,7 @@ def as_latex(table: TextTable) -> str:
     lines = [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
     lines += [_latex_row([heads[0][:1].upper() + heads[0][1:], *heads[1:]]), r"\midrule"]
     for name, *cells in table.rows:
-        numbers = [_marked(number_in_latex(cell.text), cell, marks, " ($n={:,}$)") for cell in cells]
+        numbers = [_marked(cell, number_in_latex, marks, " ($n={:,}$)") for cell in cells]
         lines.append(_latex_row([in_latex(name.text), *numbers]))
     lines += [r"\midrule", _latex_row(list(table.foot))] if table.foot else []
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -96,12 +98,12 @@ def as_rich(table: TextTable) -> RichTable:
     for place, column in enumerate(table.columns):
         shown.add_column(Text(column.head), justify="left" if column.text or not place else "right")
     for row in table.rows:
-        shown.add_row(*(Text(_marked(cell.text, cell, {}, " (n = {:,})"), styles.get(cell.mark, "")) for cell in row))
+        shown.add_row(*(Text(_marked(cell, str, {}, " (n = {:,})"), styles.get(cell.mark, "")) for cell in row))
     if table.foot:
         shown.add_row(*table.foot)
     return shown
 
 
-def _marked(text: str, cell: Cell, marks: dict[str, str], own: str) -> str:
-    marked = marks.get(cell.mark, "{}").format(text)
+def _marked(cell: Cell, written: Callable[[str], str], marks: dict[str, str], own: str) -> str:
+    marked = marks.get(cell.mark, "{}").format(written(cell.text)) + written(cell.sign)
     return marked if cell.images is None else marked + own.format(cell.images)

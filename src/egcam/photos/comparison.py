@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -14,7 +14,9 @@ from egcam.attribution.registry import method as registered
 from egcam.attribution.registry import takes
 from egcam.drawing.overlays import Tile, bars, grid, overlay_image
 from egcam.errors import EgcamError, InputError
-from egcam.models.classifier import Classifier, Prediction, Progress
+from egcam.models.classifier import Classifier, Prediction
+from egcam.models.layers import INPUT
+from egcam.progress import Progress, part_of
 
 if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
@@ -22,19 +24,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What one method said about one photograph; `sharpness` is the overlay's."""
+    """What one method said about one photograph; `sharpness` is the overlay's, `score` its insertion-deletion."""
 
     method: str
     explanation: Explanation
     overlay: Image.Image
     seconds: float
     sharpness: float = 1.0
+    score: float | None = None
+
+    @property
+    def detail(self) -> str:
+        """Its score, where it was measured, and its cost."""
+        return self.cost if self.score is None else f"{self.score:.2f} · {self.cost}"
 
     @property
     def cost(self) -> str:
         """How long it took, and how many passes."""
         count = self.explanation.passes
         return f"{self.seconds:.2f} s, {count:,} {'pass' if count == 1 else 'passes'}"
+
+    @property
+    def layer(self) -> str:
+        """Where the map was made, in words."""
+        name = self.explanation.layer
+        return "at the pixels" if name == INPUT.name else f"at {name}"
 
 
 @dataclass(frozen=True)
@@ -59,21 +73,35 @@ class Comparison:
     results: tuple[Result, ...]
     skipped: Mapping[str, str]
 
+    @property
+    def several_layers(self) -> bool:
+        """Whether the methods looked at different layers, each at its usual one."""
+        return len({result.explanation.layer for result in self.results}) > 1
+
     def tiles(self, side: int = 280) -> list[Tile]:
         """The photograph, every method's overlay and the predictions, labelled for a grid."""
         names = [prediction.name for prediction in self.predictions]
         shares = [prediction.probability for prediction in self.predictions]
         said = f"{self.target.name}, {self.target.probability:.1%}"
-        overlays = [Tile(result.overlay, result.method, result.cost) for result in self.results]
+        overlays = [
+            Tile(
+                result.overlay,
+                result.method,
+                f"{result.detail}, {result.layer}" if self.several_layers else result.detail,
+            )
+            for result in self.results
+        ]
         chart = Tile(bars(names, shares, side), f"top {len(names)} predictions", self.model)
         return [Tile(self.photograph, "photograph", said), *overlays, chart]
 
     def picture(self, columns: int | None = None, side: int = 280) -> Image.Image:
         """Everything in one labelled grid."""
         tiles = self.tiles(side)
-        layer = next((result.explanation.layer for result in self.results), None)
         heading = f"{self.title}: why “{self.target.name}” ({self.target.probability:.1%})?   {self.model}"
-        heading += f", layer {layer}" if layer else ""
+        if self.results and not self.several_layers:
+            heading += f", {self.results[0].layer}"
+        if any(result.score is not None for result in self.results):
+            heading += "   Number: insertion − deletion, higher is better"
         return grid(tiles, columns or _columns(len(tiles)), side, heading)
 
 
@@ -109,7 +137,8 @@ def compare(
     costs = [registered(method).cost for method in methods]
     results, skipped = [], {}
     for position, method in enumerate(methods):
-        report = _part(progress, sum(costs[:position]), costs[position], sum(costs))
+        before, total = sum(costs[:position]), sum(costs)
+        report = part_of(progress, before / total, (before + costs[position]) / total)
         try:
             found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
             results.append(found)
@@ -120,15 +149,7 @@ def compare(
                 raise
             skipped[method] = str(error)
         report(1.0)
-    return Comparison(
-        title,
-        photograph,
-        classifier.name,
-        wanted,
-        tuple(predictions[:5]),
-        tuple(results),
-        skipped,
-    )
+    return Comparison(title, photograph, classifier.name, wanted, tuple(predictions[:5]), tuple(results), skipped)
 
 
 def explain_one(
@@ -153,6 +174,28 @@ def explain_one(
     return Result(method, explanation, overlay, seconds, sharpness)
 
 
+def scored(comparison: Comparison, classifier: Classifier, image: Image.Image, steps: int = 8) -> Comparison:
+    """The comparison with each map's insertion-deletion: how well it finds what the network uses.
+
+    Args:
+        comparison: what `compare` found.
+        classifier: that it was found with.
+        image: the photograph.
+        steps: of the curves; few make them coarse and quick.
+    """
+    from egcam.metrics import Case, InsertionDeletion
+
+    images = classifier.images(image)
+    measure = InsertionDeletion(step=-(-images.shape[-1] * images.shape[-2] // steps))
+    results: list[Result] = []
+    case: Case | None = None
+    for result in comparison.results:
+        maps = result.explanation
+        case = Case(classifier.model, images, maps, comparison.target.index) if case is None else case.explained(maps)
+        results.append(replace(result, score=float(measure(case))))
+    return replace(comparison, results=tuple(results))
+
+
 def unused(method: str, options: Mapping[str, Any]) -> list[str]:
     """The names of the options given that the method ignores."""
     accepted = takes(method)
@@ -162,16 +205,6 @@ def unused(method: str, options: Mapping[str, Any]) -> list[str]:
     if "baseline" in accepted and not isinstance(options.get("reference"), Tensor):
         useful.add("reference")
     return [name for name, value in options.items() if value is not None and name not in useful]
-
-
-def _part(progress: Progress | None, before: float, cost: float, total: float) -> Progress:
-    """Progress within one method, as progress within all of them."""
-
-    def report(share: float) -> None:
-        if progress is not None:
-            progress((before + cost * min(share, 1.0)) / total)
-
-    return report
 
 
 def _columns(count: int) -> int:

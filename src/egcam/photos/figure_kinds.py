@@ -14,8 +14,9 @@ from torch import Tensor
 from egcam.attribution.explanation import Explanation
 from egcam.attribution.registry import usual_methods
 from egcam.errors import EgcamError, InputError, near_misses
-from egcam.models.classifier import Classifier, Prediction, Progress
+from egcam.models.classifier import Classifier, Prediction
 from egcam.photos.files import read_image
+from egcam.progress import Progress, part_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,13 +87,8 @@ class Request:
         self, method: str, images: Tensor, targets: Tensor, part: tuple[float, float] = (0.0, 1.0)
     ) -> Explanation:
         """One method on all images; `part` of the whole work is this."""
-        low, high = part
         options = self.classifier.applicable(method, self.options)
-
-        def progress(share: float) -> None:
-            self.progress(low + (high - low) * min(share, 1.0))
-
-        return self.classifier.explain(images, method, targets, progress=progress, **options)
+        return self.classifier.explain(images, method, targets, progress=part_of(self.progress, *part), **options)
 
 
 @dataclass
@@ -201,7 +197,7 @@ def _grid(request: Request) -> Drawn:
         captions=[_caption(one) for one in shown],
         **request.style,
     )
-    return Drawn(figure, {"layer": next(iter(explained.values())).layer}, skipped)
+    return Drawn(figure, {"layers": {name: one.layer for name, one in explained.items()}}, skipped)
 
 
 def _mask(request: Request) -> Drawn:

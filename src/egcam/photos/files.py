@@ -16,20 +16,7 @@ from egcam.errors import InputError
 MAX_MEGAPIXELS = 100.0
 KINDS = "PNG, JPEG, WebP, BMP, GIF or TIFF"
 
-_SUFFIXES = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".jp2",
-}
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".jp2"}
 _SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico"}
 _SIXTEEN_BITS = 65535
 
@@ -45,7 +32,7 @@ def read_image(path: str | Path, max_megapixels: float = MAX_MEGAPIXELS) -> Imag
         max_megapixels: larger images are refused before their pixels are read.
 
     Raises:
-        InputError: when there is no such file, or it does not hold a whole image of a bearable size.
+        InputError: when there is no such file, or it does not hold a complete image within the size limit.
 
     Example:
         >>> import tempfile

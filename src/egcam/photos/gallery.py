@@ -17,16 +17,7 @@ def page(
     footer: str = "",
     highlight: Sequence[str] = (),
 ) -> str:
-    """The HTML of the whole page.
-
-    Args:
-        title: the page's heading.
-        introduction: a paragraph under it.
-        comparisons: one section for each.
-        notes: for each comparison, what to look at.
-        footer: the last line.
-        highlight: methods whose pictures get a frame.
-    """
+    """The HTML of the whole page."""
     return render(
         "gallery.html",
         title=title,

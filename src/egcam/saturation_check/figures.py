@@ -35,11 +35,7 @@ _PANELS: tuple[tuple[Quantity, str], ...] = (
     ("probability", "Softmax score (▲: 90%)"),
     ("gradient", "Gradient length ÷ mean"),
 )
-_BOUNDS: dict[Quantity, tuple[float, float]] = {
-    "cosine": (-1, 1),
-    "probability": (0, 1),
-    "gradient": (0, np.inf),
-}
+_BOUNDS: dict[Quantity, tuple[float, float]] = {"cosine": (-1, 1), "probability": (0, 1), "gradient": (0, np.inf)}
 _GAP = 0.06
 _LINE = 0.13
 

@@ -104,8 +104,8 @@ def _means(studies: Sequence[ModelStudy]) -> Iterable[dict[str, Any]]:
 
 def _patches(studies: Sequence[ModelStudy]) -> Iterable[dict[str, Any]]:
     for study in studies:
-        for method, pointed in study.methods.items():
-            patches = pointed.patches
+        for method, found in study.methods.items():
+            patches = found.patches
             for index, image in enumerate(study.names):
                 yield {
                     **_head(study),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,16 @@ from torch.nn import functional
 from egcam.attribution.options import is_whole
 from egcam.attribution.task import Meter, Progress, Task, chunks
 from egcam.errors import InputError, LayerError, TargetError, near_misses
+from egcam.imageops import by_row, places
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.capture import GradientPass, Probe
 from egcam.models.class_names import Classes
+from egcam.models.dimensions import dimensions_of
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layers import find_layer, resolve
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import untouched
+from egcam.models.rows import check_rows
 from egcam.models.targets import Target, Targets, by_class, class_scores, known_classes, probabilities
 from egcam.rng import generator
 from egcam.saturation_check.result import Saturation
@@ -41,6 +44,8 @@ def saturation(
     black: Black = None,
     classes: Classes | None = None,
     reshape: Reshape | None = None,
+    inputs: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Saturation:
@@ -69,7 +74,10 @@ def saturation(
         black: what black pixels are after preprocessing: a number, one for each channel, or an image; for pixels that
             were normalised (0 - mean) / std, which `normalised_black` gives. None is 0, for images in [0, 1] only.
         classes: the class names, for targets by name.
-        reshape: for layers that do not put out (N, channels, height, width); see `egcam.Explainer`.
+        reshape: for layers that do not output (N, channels, height, width); see `egcam.Explainer`.
+        inputs: further positional inputs of the model, the same at every a: tensors with N rows go with the images row
+            by row, what all images have in common is passed as `egcam.shared(…)`.
+        keywords: further keyword inputs of the model, treated alike.
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
         progress: called with (passes done, passes expected).
 
@@ -80,9 +88,11 @@ def saturation(
         [0.9, 0.9]
     """
     network = plain_model(model)
-    images = check_images(images, network)
+    dimensions = dimensions_of(network, images, None, inputs, keywords) if isinstance(images, Tensor) else 2
+    images = check_images(images, network, dimensions)
+    extra = ExtraInputs(len(images), tuple(inputs), dict(keywords or {}))
     targets = Targets(target, len(images), classes=known_classes(model, classes) or known_classes(network, classes))
-    if targets.function is not None:
+    if not targets.are_classes:
         raise TargetError("saturation follows the score of a class: pass a class index or name, not a callable")
     alphas = scales(steps, spacing, seed)
     start = _as_black(black, images)
@@ -91,10 +101,11 @@ def saturation(
     meter.expect(len(images) * len(alphas))
     parts = []
     with untouched(network, images.device):
-        points = resolve(network, layer, lambda: find_layer(network, images))
+        check_rows(network, images, extra)
+        points = resolve(network, layer, lambda: find_layer(network, images, extra))
         if len(points) != 1:
             raise LayerError("saturation looks at one layer: pass one, and call it again for others")
-        probe = Probe(network, points, ExtraInputs(len(images)), as_reshape(reshape))
+        probe = Probe(network, points, extra, as_reshape(reshape))
         for first in range(0, len(images), size):
             last = min(first + size, len(images))
             rows = torch.arange(first, last, device="cpu")
@@ -141,7 +152,7 @@ def scaled(images: Tensor, black: Tensor, alphas: Tensor) -> Tensor:
         >>> scaled(torch.ones(2, 1, 1, 1), torch.zeros(1, 1, 1, 1), torch.tensor([0.25, 1.0])).flatten()
         tensor([0.2500, 1.0000])
     """
-    return black + alphas.to(images)[:, None, None, None] * (images - black)
+    return black + by_row(alphas.to(images), images) * (images - black)
 
 
 def _as_black(black: Black, images: Tensor) -> Tensor:
@@ -150,13 +161,13 @@ def _as_black(black: Black, images: Tensor) -> Tensor:
         low, high = float(images.min()), float(images.max())
         if low < 0 or high > 1:
             raise InputError(
-                f"the pixels run from {low:.3g} to {high:.3g}, so they were normalised, and what black is then cannot "
-                "be told from them: pass black=(0 - mean) / std, one number for each channel; with ImageNet's mean and "
+                f"the pixels run from {low:.3g} to {high:.3g}, so they were normalised, and black cannot be derived "
+                "from them: pass black=(0 - mean) / std, one number for each channel; with ImageNet's mean and "
                 "std that is black=(-2.118, -2.036, -1.804)"
             )
         black = 0.0
     value = torch.as_tensor(black, dtype=images.dtype, device=images.device)
-    value = value.reshape(-1, 1, 1) if value.ndim <= 1 else value
+    value = value.reshape(-1, *[1] * len(places(images))) if value.ndim <= 1 else value
     try:
         whole = value.expand(1, *images.shape[1:])
     except RuntimeError:
@@ -174,8 +185,11 @@ def _measured(task: Task, black: Tensor, alphas: Tensor) -> tuple[Tensor, ...]:
     table = _Table(task, alphas)
     count, steps = len(task.images), len(alphas)
     labels = table.labels.cpu()
-    # Black looks the same for all images, and its gradient for all images of one label.
+    # Black looks the same for all images, and its gradient for all images of one label, unless they have inputs of
+    # their own besides.
     alike = [(labels == label).nonzero()[:, 0] for label in sorted(set(labels.tolist()))]
+    if task.probe.extra.by_row():
+        alike = list(torch.arange(count, device="cpu")[:, None])
     for part in chunks(alike, task.batch_size):
         one_of_each = torch.stack([own[0] for own in part])
         values = table.read(task.gradients(black.expand(len(part), *black.shape[1:]), one_of_each))

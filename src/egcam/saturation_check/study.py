@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,13 @@ from egcam.attribution.explanation import Explanation
 from egcam.drawing.overlays import to_pil
 from egcam.models.classifier import Classifier
 from egcam.models.preprocessing import Preprocessing
+from egcam.progress import Progress
 from egcam.saturation_check.measure import Spacing, normalised_black, saturation
 from egcam.saturation_check.patches import Patches, top_patches
 from egcam.saturation_check.result import Saturation
 
 COMPARED = ("grad-cam", "expected-grad-cam")
 """The plain gradient, and the one averaged over the path."""
-
-Share = Callable[[float], None]
 
 # About how long the curves take next to the maps: 25 passes for each image against 1 and 16, and the patches.
 _CURVES, _MAPS = 0.55, 0.4
@@ -36,7 +35,7 @@ class Photograph:
 
 
 @dataclass(frozen=True, eq=False)
-class Pointed:
+class MethodPatches:
     """Where one method points: its maps, its hottest patches, and pictures of what the network is shown of them."""
 
     explanation: Explanation
@@ -64,12 +63,12 @@ class ModelStudy:
     pictures: tuple[Image.Image, ...]
     classes: tuple[str, ...]
     measured: Saturation
-    methods: Mapping[str, Pointed]
+    methods: Mapping[str, MethodPatches]
 
     @property
     def insertion(self) -> dict[str, float]:
         """The mean insertion score of each method's patches."""
-        return {name: float(pointed.patches.scores.mean()) for name, pointed in self.methods.items()}
+        return {name: float(found.patches.scores.mean()) for name, found in self.methods.items()}
 
     @property
     def background(self) -> float:
@@ -95,7 +94,7 @@ def study_model(
     grid: int = 4,
     options: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
-    progress: Share | None = None,
+    progress: Progress | None = None,
 ) -> ModelStudy:
     """Measure one network, and let Grad-CAM and Expected Grad-CAM say what it looked at.
 
@@ -116,10 +115,11 @@ def study_model(
     Example:
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 2))
-        >>> net[3].weight.data.abs_()[0, 0].item() > 0
-        True
+        >>> for weight in (net[0].weight, net[3].weight):  # so that white is evidence for the class
+        ...     _ = weight.data.abs_()
         >>> small = Classifier(net, "small", ["cat", "dog"], Preprocessing((8, 8), 8))
-        >>> done = study_model(small, [Photograph("red", Image.new("RGB", (9, 9), "red"))], steps=3)
+        >>> photographs = [Photograph("white", Image.new("RGB", (9, 9), "white"))]
+        >>> done = study_model(small, photographs, steps=3, options={"reference": "black"})
         >>> done.measured.logit.shape, sorted(done.methods)
         (torch.Size([1, 3]), ['expected-grad-cam', 'grad-cam'])
     """
@@ -144,7 +144,7 @@ def study_model(
         given = {**(options or {}), "layer": measured.layer, "seed": seed, "batch_size": batch_size}
         explanation = classifier.explain(images, name, measured.targets, **classifier.applicable(name, given))
         patches = top_patches(classifier.model, images, explanation, measured.targets, grid=grid, batch_size=batch_size)
-        methods[name] = Pointed(explanation, patches, tuple(_pictures(patches.shown, seen)))
+        methods[name] = MethodPatches(explanation, patches, tuple(_pictures(patches.shown, seen)))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))
     return ModelStudy(
         label or classifier.name,

@@ -13,7 +13,7 @@ Trust: TypeAlias = Literal["yes", "with care", "no", "unclear"]
 SATURATED_FROM = 0.5
 # A gradient shorter than half its mean length along the path says less of what raised the output than the path does.
 SIZE_FROM = 0.5
-# Below this cosine (an angle of 26 degrees) the gradient at the image weighs channels and places otherwise than the
+# Below this cosine (an angle of 26 degrees) the gradient at the image weighs channels and places differently from the
 # path does, and its map is another map.
 AGREEMENT_FROM = 0.9
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from egcam.studies.config import StudyError, load_study, read_study
+    from egcam.studies.cost import Estimate, estimate
     from egcam.studies.datasets import Dataset, Picture, register_dataset, unregister_dataset
     from egcam.studies.engines import register_engine, unregister_engine
-    from egcam.studies.estimation import Estimate, estimate
     from egcam.studies.preset_files import preset, presets
     from egcam.studies.progress import Status, status
     from egcam.studies.report.report import write_report
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Dataset": "datasets",
-    "Estimate": "estimation",
+    "Estimate": "cost",
     "Picture": "datasets",
     "Results": "results",
     "Status": "progress",
@@ -34,7 +34,7 @@ _WHERE = {
     "Study": "specs",
     "StudyError": "config",
     "Watcher": "runner",
-    "estimate": "estimation",
+    "estimate": "cost",
     "load_study": "config",
     "preset": "preset_files",
     "presets": "preset_files",

@@ -162,6 +162,10 @@ def _with_data_options(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _data(spec: DataSpec, folder: Path) -> DataSpec:
+    if kind_of(spec.kind).has_path and spec.path is None:
+        raise StudyError('data.path is missing:  path = "…"')
+    if not kind_of(spec.kind).has_path and spec.path is not None:
+        raise StudyError(f"data.kind = {spec.kind!r} makes its images itself: leave data.path out")
     try:
         read = read_options(spec.kind, spec.options)
     except DataError as error:

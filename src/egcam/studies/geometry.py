@@ -12,6 +12,7 @@ Masks are resampled with "nearest", so a pixel is in the object or it is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -89,7 +90,12 @@ def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = 
 
 
 def reference_pool(
-    dataset: Dataset, preprocessing: Preprocessing, size: int | None = None, count: int = 64, seed: int = 0
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    size: int | None = None,
+    count: int = 64,
+    seed: int = 0,
+    on_read: Callable[[Picture], None] = lambda picture: None,
 ) -> Tensor:
     """(M, C, H, W) images to compare with, M = `count` or as many as there are, evenly spread over the classes.
 
@@ -105,6 +111,7 @@ def reference_pool(
         size: side of the input in pixels, where it is not to be the network's own.
         count: how many.
         seed: of the draw; the seed of the choice keeps the two apart.
+        on_read: called with each image that was read, also one that is then left out.
 
     Raises:
         DataError: when no image can be read.
@@ -118,7 +125,9 @@ def reference_pool(
         if len(images) == count:
             break
         try:
-            image, _ = prepared(replace(whole[index], mask=None), preprocessing, size)
+            picture = whole[index]
+            on_read(picture)
+            image, _ = prepared(replace(picture, mask=None), preprocessing, size)
         except EgcamError as error:
             problem = problem or error
             continue

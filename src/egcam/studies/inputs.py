@@ -2,7 +2,7 @@
 
 The content of an image is a short text, "pixels label mask": checksums of the stored pixels and of the mask, and the
 label as it is. It is taken when an image is read to be explained, and kept in the outcome with the stamp of its files
-(size and time, `Dataset.stamp`). A run that goes on compares stamps, and reads again only the images whose stamp
+(size and time, `Dataset.stamp`). A resumed run compares stamps, and reads again only the images whose stamp
 differs, such as copies on another machine.
 """
 
@@ -17,15 +17,14 @@ import numpy as np
 
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.records import Outcome, failed
-from egcam.studies.storage import StoreError
+from egcam.studies.storage import StoreError, listed
 
 _CHECKSUM_LENGTH = 24
 _READ_AT_ONCE = 8
-_SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Seen:
+class StoredInput:
     """An image as a finished unit had it: content, and stamp of its files."""
 
     image: int
@@ -63,6 +62,14 @@ def difference(old: str, new: str) -> str:
     return ", ".join(found)
 
 
+def other_images(where: str, changes: Sequence[str]) -> StoreError:
+    """The error for images that have changed: a line for each."""
+    return StoreError(
+        f"{where} holds results of other images under the same names, and they do not mix:\n{listed(changes)}\n"
+        "Put the old files back, or use another --out."
+    )
+
+
 def sampled(data: Dataset, count: int) -> dict[str, str]:
     """The contents of some images, evenly spread, by name: enough to notice other data under the same names.
 
@@ -78,28 +85,17 @@ def sampled(data: Dataset, count: int) -> dict[str, str]:
     return found
 
 
-def check_unchanged(data: Dataset, seen: Iterable[Seen], where: str) -> dict[int, str]:
-    """The contents of the images finished units were made from, or an error that names those that have changed.
-
-    Args:
-        data: the images as they are now.
-        seen: the images as finished units had them.
-        where: the folder, for errors.
-    """
+def check_unchanged(data: Dataset, seen: Iterable[StoredInput], where: str) -> dict[int, str]:
+    """The contents of the images finished units were made from, or an error that names those that have changed."""
     known: dict[int, dict[str, set[str]]] = {}
     for one in seen:
         known.setdefault(one.image, {}).setdefault(one.content, set()).add(one.stamp)
     doubtful = [image for image, contents in known.items() if not _is_as_stamped(data, image, contents)]
     with ThreadPoolExecutor(_READ_AT_ONCE, "egcam inputs") as pool:
-        told = pool.map(lambda image: _change(data, image, known[image]), doubtful)
-        changes = [f"{data.names[image]}: {change}" for image, change in zip(doubtful, told, strict=True) if change]
+        found = pool.map(lambda image: _change(data, image, known[image]), doubtful)
+        changes = [f"{data.names[image]}: {change}" for image, change in zip(doubtful, found, strict=True) if change]
     if changes:
-        more = [f"  … and {len(changes) - _SHOWN:,} more"] if len(changes) > _SHOWN else []
-        raise StoreError(
-            f"{where} holds results of other images under the same names, and they do not mix:\n"
-            + "\n".join([*(f"  {line}" for line in changes[:_SHOWN]), *more])
-            + "\nPut the old files back, or use another --out."
-        )
+        raise other_images(where, changes)
     return {image: next(iter(contents)) for image, contents in known.items()}
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from egcam.studies.storage import Folder, LocalFolder, StoreError
+from egcam.studies.storage import Folder, StoreError
 
 Shard: TypeAlias = tuple[int, int]
 
@@ -51,7 +51,7 @@ def locked(folder: Folder, shard: Shard = (1, 1), wait: float | None = None) -> 
     number, count = shard
     if not 1 <= number <= count:
         raise StoreError(f"there is no shard {number}/{count}: shards are counted from 1/n to n/n")
-    if not isinstance(folder, LocalFolder):
+    if folder.path is None:
         yield
         return
     own = _lock(folder, shard)
@@ -69,19 +69,19 @@ def locked(folder: Folder, shard: Shard = (1, 1), wait: float | None = None) -> 
 @contextmanager
 def guarded(folder: Folder) -> Iterator[None]:
     """Hold a folder on a disk for a moment, against all others that look at it this way."""
-    if not isinstance(folder, LocalFolder):
+    if folder.path is None:
         yield
         return
     guard = _file_lock(folder, "guard.lock")
     if not _taken(guard, folder, _GUARDED_AT_MOST):
-        raise StoreError(f"{folder.name} is in use by a process that does not go on; end it, or use another --out")
+        raise StoreError(f"{folder.name} is locked by a process that no longer responds; end it, or use another --out")
     try:
         yield
     finally:
         guard.release()
 
 
-def _in_the_way(folder: LocalFolder, shard: Shard, own: Any) -> Shard | None:
+def _in_the_way(folder: Folder, shard: Shard, own: Any) -> Shard | None:
     """Take the shard's lock, or say which shard is at work and excludes it."""
     with guarded(folder):
         at_work = [other for other in _known_shards(folder) if other != shard and _is_held(folder, other)]
@@ -100,7 +100,7 @@ def _in_the_way(folder: LocalFolder, shard: Shard, own: Any) -> Shard | None:
     return None
 
 
-def _holder(folder: LocalFolder, shard: Shard) -> str:
+def _holder(folder: Folder, shard: Shard) -> str:
     """Which process holds a shard's lock."""
     which = "" if shard == (1, 1) else f" (shard {shard[0]}/{shard[1]})"
     try:
@@ -114,12 +114,12 @@ def _holder_file(shard: Shard) -> str:
     return f"{LOCKS}/{shard[0]}-of-{shard[1]}.txt"
 
 
-def _known_shards(folder: LocalFolder) -> list[Shard]:
+def _known_shards(folder: Folder) -> list[Shard]:
     found = (re.fullmatch(r"(\d+)-of-(\d+)\.lock", name) for name in folder.names(LOCKS))
     return [(int(match[1]), int(match[2])) for match in found if match]
 
 
-def _is_held(folder: LocalFolder, shard: Shard) -> bool:
+def _is_held(folder: Folder, shard: Shard) -> bool:
     lock = _lock(folder, shard)
     if not _taken(lock, folder):
         return True
@@ -127,19 +127,20 @@ def _is_held(folder: LocalFolder, shard: Shard) -> bool:
     return False
 
 
-def _lock(folder: LocalFolder, shard: Shard) -> Any:
+def _lock(folder: Folder, shard: Shard) -> Any:
     return _file_lock(folder, f"{shard[0]}-of-{shard[1]}.lock")
 
 
-def _file_lock(folder: LocalFolder, name: str) -> Any:
+def _file_lock(folder: Folder, name: str) -> Any:
     from filelock import FileLock
 
     folder.make(LOCKS)
+    assert folder.path is not None
     # Not bound to a thread: a lock taken in one may be given back in another.
     return FileLock(folder.path / LOCKS / name, thread_local=False)
 
 
-def _taken(lock: Any, folder: LocalFolder, wait: float = 0.0) -> bool:
+def _taken(lock: Any, folder: Folder, wait: float = 0.0) -> bool:
     from filelock import Timeout
 
     try:

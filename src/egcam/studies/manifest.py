@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from egcam._version import __version__
-from egcam.studies.inputs import difference
-from egcam.studies.storage import StoreError
+from egcam.studies.inputs import difference, other_images
+from egcam.studies.storage import StoreError, listed
 
 Plain: TypeAlias = Mapping[str, Any]
 
@@ -26,12 +26,14 @@ FORMAT = 3
 DECISIVE_PACKAGES = ("egcam", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-image")
 _PACKAGES = (*DECISIVE_PACKAGES, "pandas", "pyarrow")
 _HARDWARE = ("cpu", "gpu")
-_SHOWN_DIFFERENCES = 20
 _ABSENT: Any = object()
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+_HELP = "restore it, or delete it, and the same run makes it anew for the parts that are there"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class DataRecord:
         description: for people.
         names: of the images, in order; results go by them. None where images are known by their numbers alone.
         contents: of some of them by name (`egcam.studies.inputs.content_of`); those of two runs must agree.
-        note: what a reader must know, such as a stand-in for data that was not to be had.
+        note: what a reader must know, such as a stand-in for unavailable data.
     """
 
     description: str
@@ -64,6 +66,7 @@ class ModelRecord:
         note: what a reader must know.
         code: checksums of a model's own Python files, by name; none for models of packages.
         preprocessing: how it gets its images: size, resize, interpolation, mean, std.
+        own_layers: where no layer was given, that of each method which finds another one for itself.
     """
 
     checksum: str
@@ -74,10 +77,11 @@ class ModelRecord:
     note: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
     preprocessing: Plain = field(default_factory=dict)
+    own_layers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """Versions and hardware results were made with, and since when."""
 
     since: str
@@ -86,7 +90,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A study, and everything its numbers hang on.
+    """A study, and everything its numbers depend on.
 
     Attributes:
         study: the full configuration as plain data.
@@ -103,7 +107,7 @@ class Manifest:
         created: when, UTC.
         further: other versions that were used since.
         settings: what determines the numbers, of everything there ever was in the folder: "study" for what all
-            numbers hang on, "study.methods.cam", "models.vgg16" and so on for what some do.
+            numbers depend on, "study.methods.cam", "models.vgg16" and so on for what some do.
         earlier: the identities it had before it grew.
 
     Example:
@@ -125,7 +129,7 @@ class Manifest:
     references: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     created: str = field(default_factory=_now)
-    further: tuple[Surroundings, ...] = ()
+    further: tuple[Environment, ...] = ()
     settings: Plain = field(default_factory=dict)
     earlier: tuple[str, ...] = ()
 
@@ -174,17 +178,17 @@ class Manifest:
             if written_in != FORMAT:
                 raise StoreError(
                     f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by, or "
-                    "begin anew in another --out"
+                    "start again in another --out"
                 )
             values["data"] = DataRecord(**{**values["data"], "names": tuple(values["data"]["names"])})
             values["models"] = {label: _model(one) for label, one in values["models"].items()}
-            values["further"] = tuple(Surroundings(**one) for one in values["further"])
+            values["further"] = tuple(Environment(**one) for one in values["further"])
             values["earlier"] = tuple(values["earlier"])
             manifest = cls(**values)
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{where} is damaged ({error}): restore it, or use another --out") from error
+            raise StoreError(f"{where} is damaged ({error}): {_HELP}") from error
         if manifest.identity != identity:
-            raise StoreError(f"{where} was changed since it was written: restore it, or use another --out")
+            raise StoreError(f"{where} was changed since it was written: {_HELP}")
         return manifest
 
     def differences(self, new: Manifest) -> list[str]:
@@ -210,7 +214,7 @@ class Manifest:
         if differences:
             raise StoreError(
                 f"{where} holds results of another configuration, and they do not mix:\n"
-                + _listed(differences)
+                + listed(differences)
                 + "\nUse another --out, or the old study file."
             )
         self._check_contents(new, where)
@@ -231,9 +235,9 @@ class Manifest:
             joined = replace(joined, earlier=(*self.earlier, self.identity))
         if new.versions in known:
             return joined
-        return replace(joined, further=(*self.further, Surroundings(_now(), new.versions)))
+        return replace(joined, further=(*self.further, Environment(_now(), new.versions)))
 
-    def doubts(self, new: Manifest, where: str) -> str | None:
+    def hardware_change(self, new: Manifest, where: str) -> str | None:
         """Why the numbers of the run that `new` describes may differ in their last digits, if they may."""
         known = [self.versions, *(one.versions for one in self.further)]
         if any(_same(new.versions, one, _HARDWARE) for one in known):
@@ -249,11 +253,7 @@ class Manifest:
             if name in old and old[name] != content
         ]
         if changes:
-            raise StoreError(
-                f"{where} holds results of other images under the same names, and they do not mix:\n"
-                + _listed(changes)
-                + "\nPut the old files back, or use another --out."
-            )
+            raise other_images(where, changes)
 
     def _check_packages(self, known: list[Mapping[str, str]], new: Mapping[str, str], where: str) -> None:
         if any(_same(new, one, DECISIVE_PACKAGES) for one in known):
@@ -262,7 +262,7 @@ class Manifest:
         changed = {package: (self.versions[package], new[package]) for package in both}
         raise StoreError(
             f"{where} holds results made with other versions, which may differ in their last digits:\n"
-            + _listed([f"{name}: {old} -> {own}" for name, (old, own) in changed.items() if old != own])
+            + listed([f"{name}: {old} -> {own}" for name, (old, own) in changed.items() if old != own])
             + "\nInstall the old versions, use another --out, or accept it with mix_versions=True (--mix-versions)."
         )
 
@@ -383,12 +383,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
         return f"{value[:12]}…"
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def _listed(lines: list[str]) -> str:
-    rest = len(lines) - _SHOWN_DIFFERENCES
-    shown = [f"  {line}" for line in lines[:_SHOWN_DIFFERENCES]]
-    return "\n".join(shown + ([f"  … and {rest} more"] if rest > 0 else []))
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str], keys: Iterable[str]) -> bool:

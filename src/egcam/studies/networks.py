@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from egcam.attribution import references, registry
+from egcam.attribution.explainer import Explainer
 from egcam.errors import LayerError, near_misses
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
-from egcam.models.layers import last_spatial_layer, resolve
+from egcam.models.layers import BY_WORD, is_word, resolve
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.trace import Trace, dry_run
 from egcam.studies.config import StudyError
@@ -28,7 +30,7 @@ from egcam.studies.pools import drawn_pool, pool_titles, source_of
 from egcam.studies.source_files import source_checksums
 from egcam.studies.specs import MethodSpec, ModelSpec, Study
 
-_PROBED = 4
+_PROBED, _PROBES = 4, 5
 
 
 @dataclass
@@ -58,15 +60,13 @@ class Network:
 
     @property
     def layer(self) -> str | None:
-        """Where it is explained, or None where egcam finds the layer."""
+        """Where it is explained, or None where each method finds its usual layer."""
         return self.spec.layer or self.classifier.layer
 
     def options(self, method: MethodSpec, batch: int | None = None) -> dict[str, Any]:
-        """What a method is made with: the study's layer, reference and seed where it takes them, and its own.
+        """What a method is made with: the study's layer, reference and seed where it takes them, and its own options.
 
-        Args:
-            method: which.
-            batch: the most images in one pass, where memory does not allow what the method would take.
+        `batch` is the most images in one pass, where memory does not allow what the method would take.
         """
         source = source_of(self.study, method)
         usual = {"layer": self.layer, "seed": self.study.seed}
@@ -101,7 +101,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Described:
+class NetworkFacts:
     """What is known of a model once it was looked at.
 
     Attributes:
@@ -109,7 +109,7 @@ class Described:
         channels: of the explained layer.
         size: the longer side of its input in pixels.
         device: where it runs.
-        seconds_per_pass: one image through it, in a small batch, with the study's threads.
+        seconds_per_pass: one image through it, in a small batch, with the study's threads: the median of some probes.
         preprocessing: the network's own.
     """
 
@@ -119,6 +119,8 @@ class Described:
     device: str
     seconds_per_pass: float
     preprocessing: Preprocessing
+    probes: tuple[float, ...] = ()
+    """The probes themselves, in seconds."""
 
 
 def load_network(study: Study, spec: ModelSpec, data: Dataset, began_with: Mapping[str, Any] | None = None) -> Network:
@@ -161,7 +163,7 @@ def _check_model(spec: ModelSpec, now: Mapping[str, Any], then: Mapping[str, Any
     raise StudyError(f"the model {spec.label} is not the one the study began with: {', '.join(changed)} changed")
 
 
-def describe_networks(study: Study) -> dict[str, Described]:
+def describe_networks(study: Study) -> dict[str, NetworkFacts]:
     """Load each model in turn, look at it, and let it go."""
     return {spec.label: _described(study, spec) for spec in study.models}
 
@@ -174,30 +176,50 @@ def _loaded(study: Study, spec: ModelSpec) -> tuple[zoo.Classifier, Preprocessin
     return classifier, preprocessing
 
 
-def _described(study: Study, spec: ModelSpec) -> Described:
+def _described(study: Study, spec: ModelSpec) -> NetworkFacts:
     classifier, preprocessing = _loaded(study, spec)
     model, device = classifier.model, classifier.device
     images = torch.zeros(_PROBED, len(preprocessing.mean), *preprocessing.size, device=device)
     trace = dry_run(model, images[:1])
     _check_classes(study, spec, trace.classes)
-    layer = spec.layer or classifier.layer or last_spatial_layer(trace)
+    layer = spec.layer or classifier.layer or "last"
+    layer = BY_WORD[layer](model, trace) if is_word(layer, model) else layer
     _check_layer(spec, model, layer, trace)
-    shapes = [trace.map_shape(call) for call in trace.calls_of(layer.partition(":")[0]) if len(call.shape) == 4]
+    shapes = [trace.map_shape(call) for call in trace.calls_of(layer.partition(":")[0]) if len(call.shape) in (3, 4)]
     record = ModelRecord(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         layer=layer,
         size=preprocessing.size,
+        own_layers={} if spec.layer or classifier.layer else _own_layers(study, model, trace, layer),
         **model_inputs(spec, classifier),
     )
     with _pinned(study.threads), torch.inference_mode():
-        model(images[:1])
-        synchronise(device)
+        probes = _probes(model, images)
+    channels = shapes[-1][0] if shapes else 1
+    size, seconds = max(preprocessing.size), median(probes)
+    return NetworkFacts(record, channels, size, str(device), seconds, classifier.preprocessing, probes)
+
+
+def _probes(model: nn.Module, images: Tensor) -> tuple[float, ...]:
+    """Seconds of a pass, several times after a first one that does not count: a single one may be disturbed."""
+    model(images[:1])
+    found = []
+    for _ in range(_PROBES):
+        synchronise(images.device)
         start = perf_counter()
         model(images)
-        synchronise(device)
-        seconds = (perf_counter() - start) / len(images)
-    channels = shapes[-1][0] if shapes else 1
-    return Described(record, channels, max(preprocessing.size), str(device), seconds, classifier.preprocessing)
+        synchronise(images.device)
+        found.append((perf_counter() - start) / len(images))
+    return tuple(found)
+
+
+def _own_layers(study: Study, model: nn.Module, trace: Trace, layer: str) -> dict[str, str]:
+    """The layers of the study's methods that do not find `layer`, by the methods' names in the study."""
+    at_layers = [method for method in study.methods if "layer" in registry.takes(method.method)]
+    made = {method.name: registry.create(method.method, model) for method in at_layers}
+    # A plugin's method may be no explainer of egcam's, and then says nothing of its layer.
+    found = {name: one.usual_layer(trace) for name, one in made.items() if isinstance(one, Explainer)}
+    return {name: own for name, own in found.items() if own != layer}
 
 
 def _check_layer(spec: ModelSpec, model: nn.Module, layer: str, trace: Trace) -> None:

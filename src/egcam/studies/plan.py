@@ -1,9 +1,9 @@
-"""Which units a study has, in which order, and whose turn they are."""
+"""Which units a study has, in which order, and how they are split between runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from egcam.studies.config import StudyError
@@ -20,11 +20,6 @@ def planned(study: Study, images: int, part: Part = WHOLE) -> Iterator[Unit]:
     """All units of a part, model by model and image by image, so that whatever is done compares all methods.
 
     A part takes every n-th image, with all its methods and models.
-
-    Args:
-        study: what is to be done.
-        images: how many images of the data, from the first.
-        part: which part.
     """
     mine, parts = part
     for model in study.models:
@@ -42,11 +37,6 @@ def belongs(unit: Unit, images: int | None, part: Part = WHOLE) -> bool:
     """
     mine, parts = part
     return unit.image % parts == mine - 1 and (images is None or unit.image < images)
-
-
-def left(units: Iterable[Unit], done: Container[Unit]) -> list[Unit]:
-    """The units that are not done."""
-    return [unit for unit in units if unit not in done]
 
 
 def shards(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:

@@ -15,44 +15,6 @@ from egcam.studies.inputs import content_of
 from egcam.studies.specs import DataSpec, MethodSpec, Study
 
 
-class Noted(Dataset):
-    """A data set that notes the pixels of every image read from it: `pixels` has their checksums by name."""
-
-    def __init__(self, noted: Dataset) -> None:
-        self._noted = noted
-        self.pixels: dict[str, str] = {}
-
-    @property
-    def description(self) -> str:
-        """As the data set's own."""
-        return self._noted.description
-
-    @property
-    def names(self) -> list[str]:
-        """As the data set's own."""
-        return self._noted.names
-
-    @property
-    def has_labels(self) -> bool:
-        """As the data set's own."""
-        return self._noted.has_labels
-
-    @property
-    def has_masks(self) -> bool:
-        """As the data set's own."""
-        return self._noted.has_masks
-
-    @property
-    def groups(self) -> list[str]:
-        """As the data set's own."""
-        return self._noted.groups
-
-    def __getitem__(self, index: int) -> Picture:
-        picture = self._noted[index]
-        self.pixels[picture.name] = content_of(replace(picture, label=None, mask=None)).split()[0]
-        return picture
-
-
 def source_of(study: Study, method: MethodSpec) -> str:
     """Where a method's references come from: its own option, else the study's."""
     return str(method.options.get("reference", study.reference.source))
@@ -70,9 +32,13 @@ def pool_titles(study: Study) -> dict[str, str]:
 def drawn_pool(study: Study, source: str, preprocessing: Preprocessing, data: Dataset) -> tuple[Tensor, dict[str, str]]:
     """(M, C, H, W) the references from a source, and the checksums of the images that decided them, by name."""
     others = data if source == "data" else open_dataset(DataSpec("folder", source))
-    noted = Noted(others.whole)
-    pool = reference_pool(noted, preprocessing, study.data.size, study.reference.count, study.data.seed)
-    return pool, noted.pixels
+    pixels: dict[str, str] = {}
+
+    def note(picture: Picture) -> None:
+        pixels[picture.name] = content_of(replace(picture, label=None, mask=None)).split()[0]
+
+    pool = reference_pool(others, preprocessing, study.data.size, study.reference.count, study.data.seed, note)
+    return pool, pixels
 
 
 def pool_checksums(study: Study, preprocessings: list[Preprocessing], data: Dataset) -> dict[str, dict[str, str]]:

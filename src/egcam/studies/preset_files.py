@@ -1,4 +1,4 @@
-"""Study files to begin with: one for each of the paper's tables, and one for images of one's own."""
+"""Study files to begin with: one for each of the paper's tables, and one for images of your own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from egcam.errors import near_misses
 from egcam.studies.config import StudyError, read_study
 from egcam.studies.cost import usual_passes
 from egcam.studies.specs import Study
-
-OWN = "own-images"
 
 
 def presets() -> dict[str, str]:

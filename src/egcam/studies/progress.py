@@ -13,6 +13,8 @@ from egcam.studies.results import Results, Sourced
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_YEAR = 365.25 * 86400
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -23,7 +25,7 @@ class Progress:
         method: the method's name.
         done: units with an outcome, failed ones included.
         total: units in all.
-        failed: units that came to nothing.
+        failed: units that failed.
         seconds: the work done so far.
         left: seconds of work left, as estimated from the same units; None where nothing is known.
     """
@@ -63,7 +65,7 @@ class Status:
 
     @property
     def failed(self) -> int:
-        """How many units came to nothing."""
+        """How many units failed."""
         return sum(count for _, count in self.failures)
 
     @property
@@ -168,10 +170,12 @@ def duration(seconds: float) -> str:
     """A length of time in words.
 
     Example:
-        >>> duration(42.3), duration(754), duration(7980), duration(200000)
-        ('42 s', '12 min 34 s', '2 h 13 min', '2 d 7 h')
+        >>> duration(42.3), duration(754), duration(7980), duration(200000), duration(1e9)
+        ('42 s', '12 min 34 s', '2 h 13 min', '2 d 7 h', '31.7 years')
     """
     whole = round(seconds)
+    if whole >= 2 * _YEAR:
+        return f"{whole / _YEAR:,.1f} years" if whole < 100 * _YEAR else f"{round(whole / _YEAR):,} years"
     for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part} {smaller}"
@@ -196,25 +200,29 @@ def _headline(state: Status) -> RenderableType:
 
 
 def _grid(state: Status) -> RenderableType:
+    """A heading for each model and a line for each of its methods: no name is broken at 80 columns."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for model, done, total in state.images:
+        parts.append(Text.assemble((model, "bold"), (f"  {done:,} of {total:,} images by all", "dim")))
+        parts.append(_methods([one for one in state.progress if one.model == model]))
+    return Group(*parts)
+
+
+def _methods(progress: Sequence[Progress]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(box=None, header_style="bold", pad_edge=False)
-    for head, side in (("model", "left"), ("method", "left"), ("done", "right"), ("failed", "right")):
-        grid.add_column(head, justify="right" if side == "right" else "left")
-    grid.add_column("s/unit", justify="right")
-    grid.add_column("worker time left", justify="right")
-    images = {model: (done, total) for model, done, total in state.images}
-    shown = ""
-    for one in state.progress:
-        if one.model != shown:
-            done, total = images[one.model]
-            grid.add_row(Text(one.model, style="bold"), Text(f"{done:,} of {total:,} images by all", style="dim"))
-            shown = one.model
+    grid.add_column("  method", no_wrap=True)
+    for head in ("done", "failed", "s/unit", "time left"):
+        grid.add_column(head, justify="right", no_wrap=True)
+    for one in progress:
         counted = one.done - one.failed
         grid.add_row(
-            "",
-            Text(one.method),
+            Text(f"  {one.method}"),
             f"{one.done:,}/{one.total:,}",
             Text(f"{one.failed:,}" if one.failed else "-", style="red" if one.failed else "dim"),
             f"{one.seconds / counted:.2f}" if counted else "-",

@@ -9,31 +9,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from egcam.evaluation.score import Score
+
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Unit(NamedTuple):
-    """One model explaining one image with one method: done as a whole or not at all.
-
-    Attributes:
-        model: the model's label in the study.
-        method: the method's name in the study.
-        image: the image's number in the data.
-    """
+    """One model explaining one image with one method: done as a whole or not at all."""
 
     model: str
     method: str
     image: int
 
-
-@dataclass(frozen=True)
-class Score:
-    """What a metric says of a map. `value` is NaN where there is none, and `cause` says why."""
-
-    metric: str
-    value: float
-    seconds: float
-    cause: str | None = None
+    def score(self, metric: str, value: float, seconds: float = 0.0, cause: str | None = None) -> Score:
+        """The unit's score by a metric."""
+        return Score(self.model, self.image, self.method, metric, value, seconds, cause)
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ class Outcome:
     Attributes:
         unit: which one.
         name: the image's name in the data, such as its file name.
-        target: the class that was explained; -1 where it never came to that.
+        target: the class that was explained; -1 where it was not reached.
         prediction: the class the model predicts; -1 likewise.
         seconds: how long the unit took.
         scores: one for each metric, in the study's order; whole-set metrics have none yet.
@@ -74,11 +64,11 @@ class Outcome:
 
 
 def failed(unit: Unit, metrics: tuple[str, ...], cause: str, name: str = "") -> Outcome:
-    """The outcome of a unit that came to nothing.
+    """The outcome of a unit that failed.
 
     Example:
         >>> failed(Unit("vgg16", "grad-cam", 3), ("insertion",), "the worker died").scores[0].cause
         'the worker died'
     """
-    scores = tuple(Score(metric, nan, 0.0, cause) for metric in metrics)
+    scores = tuple(unit.score(metric, nan, 0.0, cause) for metric in metrics)
     return Outcome(unit, name, -1, -1, 0.0, scores, error=cause)

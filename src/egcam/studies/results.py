@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -16,9 +16,10 @@ from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
 from egcam.evaluation.comparable import comparable
-from egcam.evaluation.table import Row, Table
+from egcam.evaluation.score import Score
+from egcam.evaluation.table import Table
 from egcam.imageops import upsampled
-from egcam.metrics.faithfulness import sufficiency_of
+from egcam.metrics.faithfulness import sufficiency_of_cells
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.studies.records import Floats, Outcome, Unit
@@ -37,7 +38,7 @@ Sourced: TypeAlias = Store | str | Path
 
 
 class Failure(NamedTuple):
-    """A unit that came to nothing, and why."""
+    """A unit that failed, and why."""
 
     unit: Unit
     cause: str
@@ -50,7 +51,7 @@ class Results:
     A model's table holds the images that every method has finished, failures included, so that methods are compared
     on the same images in the same order; its means are over those of them that all compared methods have a score for
     (see `egcam.evaluation.table.Table.comparable`). Metrics of the whole set (sufficiency) are computed here, from the
-    kept maps, over the images that all compared methods have a map of: each score hangs on all of them.
+    kept maps, over the images that all compared methods have a map of: each score depends on all of them.
 
     Attributes:
         source: where they come from.
@@ -111,7 +112,7 @@ class Results:
 
     @cached_property
     def failures(self) -> list[Failure]:
-        """The units that came to nothing, with the cause."""
+        """The units that failed, with the cause."""
         return [Failure(outcome.unit, outcome.error) for outcome in self.outcomes if outcome.error is not None]
 
     @cached_property
@@ -144,11 +145,7 @@ class Results:
         return {model: self._table(model) for model in self.models if self._images[model]}
 
     def table(self, model: str) -> Table:
-        """A model's scores over the images that every method has finished; images go by number.
-
-        Args:
-            model: its label in the study.
-        """
+        """A model's scores over the images that every method has finished; images go by number."""
         if self._known(model) not in self.tables:
             raise ResultsError(
                 f"no image is done by all {len(self.methods)} methods on {model} yet: "
@@ -162,14 +159,39 @@ class Results:
         return model
 
     def _table(self, model: str) -> Table:
-        rows: list[Row] = []
-        whole = [name for name in self.metrics if metric_called(name).whole_set]
-        sets = self._sets(model) if whole else {method: frozenset[int]() for method in self.methods}
+        of_set = self._of_sets(model)
+        rows: list[Score] = []
         for method in self.methods:
-            scores = self._scores(model, method, self._images[model], sets[method])
-            for metric in self.metrics:
-                rows += [Row(image, method, metric, *score) for image, score in scores[metric].items()]
+            rows += self._rows(
+                model, method, {metric: found for (own, metric), found in of_set.items() if own == method}
+            )
         return Table(tuple(rows), self.methods, self.metrics)
+
+    def _rows(self, model: str, method: str, of_set: Mapping[str, Mapping[int, Score]]) -> list[Score]:
+        """A method's scores, metric by metric and image by image. No index of all scores: there may be millions."""
+        by_metric: dict[str, list[Score]] = {metric: [] for metric in self.metrics}
+        for image in self._images[model]:
+            unit = Unit(model, method, image)
+            given = {score.metric: score for score in self._by_unit[unit].scores}
+            for metric, found in by_metric.items():
+                score = of_set[metric].get(image) if metric in of_set else given.get(metric)
+                found.append(score or self._not_computed(unit, metric))
+        return [score for found in by_metric.values() for score in found]
+
+    def _of_sets(self, model: str) -> dict[tuple[str, str], dict[int, Score]]:
+        """The scores of metrics that compare images with each other, by method and metric, then image."""
+        whole = [one for one in self.study.metrics if metric_called(one.name).whole_set]
+        sets = self._sets(model) if whole else {}
+        return {
+            (method, metric_called(one.name).name): {
+                int(score.image): score for score in self._of_the_set(model, method, in_the_set, one)
+            }
+            for one in whole
+            for method, in_the_set in sets.items()
+        }
+
+    def _not_computed(self, unit: Unit, metric: str) -> Score:
+        return unit.score(metric, nan, 0.0, self._by_unit[unit].error or "it was not computed")
 
     def _sets(self, model: str) -> dict[str, frozenset[int]]:
         """The images whose maps a method's whole-set metrics are over: the same ones for all compared methods."""
@@ -187,49 +209,32 @@ class Results:
             for place, method in enumerate(self.methods)
         }
 
-    def _scores(
-        self, model: str, method: str, images: Sequence[int], whole_set: frozenset[int]
-    ) -> dict[str, dict[int, _Scored]]:
-        """By metric and image: value, seconds and cause."""
-        outcomes = {image: self.outcome(model, method, image) for image in images}
-        given = {
-            image: {score.metric: _Scored(score.value, score.seconds, score.cause) for score in outcome.scores}
-            for image, outcome in outcomes.items()
-        }
-        found = {}
-        for spec, metric in zip(self.study.metrics, self.metrics, strict=True):
-            if metric_called(metric).whole_set:
-                found[metric] = self._of_the_set(model, method, outcomes, whole_set, spec)
-            else:
-                found[metric] = {
-                    image: given[image].get(metric, _Scored(nan, 0.0, outcome.error or "it was not computed"))
-                    for image, outcome in outcomes.items()
-                }
-        return found
-
-    def _of_the_set(
-        self, model: str, method: str, outcomes: Mapping[int, Outcome], whole_set: frozenset[int], spec: MetricSpec
-    ) -> dict[int, _Scored]:
+    def _of_the_set(self, model: str, method: str, whole_set: frozenset[int], spec: MetricSpec) -> list[Score]:
         """The scores of a metric that compares images with each other, over those in the set."""
-        if metric_called(spec.name).name != "sufficiency":
-            return {image: _Scored(nan, 0.0, f"{spec.name} cannot be had from kept maps") for image in outcomes}
+        metric = metric_called(spec.name).name
+        outcomes = {image: self.outcome(model, method, image) for image in self._images[model]}
+
+        def without(why: Callable[[int], str]) -> list[Score]:
+            return [one.unit.score(metric, nan, 0.0, one.error or why(image)) for image, one in outcomes.items()]
+
+        if metric != "sufficiency":
+            return without(lambda image: f"{spec.name} cannot be computed from the stored maps")
         maps = self.source.maps(model, method)
-        scored = {image: _Scored(nan, 0.0, one.error or _left_out(maps.get(image))) for image, one in outcomes.items()}
         usable = [image for image in outcomes if image in whole_set]
-        if not usable:
-            return scored
-        size = self._size(model)
-        if size is None:
-            return {image: _Scored(nan, 0.0, one.error or _NO_SIZE) for image, one in outcomes.items()}
-        large = torch.empty(len(usable), *size)
-        for place, image in enumerate(usable):
-            large[place] = upsampled(torch.from_numpy(np.array(maps[image], np.float32))[None], size)[0]
-        predictions = torch.tensor([outcomes[image].prediction for image in usable])
-        with causes_collected() as causes:
-            values = sufficiency_of(large, predictions, **spec.options).tolist()
-        for place, image in enumerate(usable):
-            scored[image] = _Scored(values[place], 0.0, causes.get(place))
-        return scored
+        size = self._size(model) if usable else None
+        if usable and size is None:
+            return without(lambda image: _NO_SIZE)
+        found = {score.image: score for score in without(lambda image: _left_out(maps.get(image)))}
+        if usable and size is not None:
+            cells = [torch.from_numpy(np.array(maps[image], np.float32)) for image in usable]
+            if len({one.shape for one in cells}) > 1:
+                cells = [upsampled(one[None], size)[0] for one in cells]
+            predictions = torch.tensor([outcomes[image].prediction for image in usable])
+            with causes_collected() as causes:
+                values = sufficiency_of_cells(torch.stack(cells), size, predictions, **spec.options).tolist()
+            for place, image in enumerate(usable):
+                found[image] = outcomes[image].unit.score(metric, values[place], 0.0, causes.get(place))
+        return list(found.values())
 
     def _size(self, model: str) -> tuple[int, int] | None:
         """(height, width) of what the model sees: as recorded, as its pictures are, or as the study asks for."""
@@ -252,30 +257,24 @@ class Results:
         require("pandas", "study", "a table of scores")
         import pandas
 
-        frame: pd.DataFrame = pandas.DataFrame(self.lines, columns=list(COLUMNS))
+        frame: pd.DataFrame = pandas.DataFrame(list(self.lines()), columns=list(COLUMNS))
         return frame
 
-    @cached_property
-    def lines(self) -> list[tuple[Any, ...]]:
-        """The rows of the frame, in the order of `COLUMNS`."""
-        whole = {name for name in self.metrics if metric_called(name).whole_set}
+    def lines(self) -> Iterator[tuple[Any, ...]]:
+        """The rows of the frame, in the order of `COLUMNS`, one after the other: there may be millions."""
         of_set = {
-            (model, row.method, row.image, row.metric): row
-            for model, table in self.tables.items()
-            for row in table.rows
-            if row.metric in whole
+            (*score[:3], score.metric): score
+            for table in (self.tables.values() if len(self._each) < len(self.metrics) else ())
+            for score in table.rows
+            if score.metric not in self._each
         }
-        found: list[tuple[Any, ...]] = []
         for outcome in self.outcomes:
             model, method, image = outcome.unit
-            given = {score.metric: score for score in outcome.scores}
+            given = {score.metric: score for score in outcome.scores if score.metric in self._each}
             for metric in self.metrics:
-                score = of_set.get((model, method, image, metric)) if metric in whole else given.get(metric)
+                score = given.get(metric) or of_set.get((model, image, method, metric))
                 if score is not None:
-                    about = (model, image, outcome.name, method, metric)
-                    value = (score.value, score.seconds, score.cause)
-                    found.append((*about, *value, outcome.target, outcome.prediction))
-        return found
+                    yield (model, image, outcome.name, *score[2:], outcome.target, outcome.prediction)
 
 
 COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "cause", "target", "prediction")
@@ -291,14 +290,3 @@ def _left_out(coarse: Floats | None) -> str:
     if coarse is None:
         return _NO_MAP
     return _NOT_COMMON if np.isfinite(coarse).all() else _NOT_FINITE
-
-
-def known_of(record: Any, key: str) -> Any:
-    """What a record of the manifest says under `key`; None where it says nothing."""
-    return getattr(record, key, None)
-
-
-class _Scored(NamedTuple):
-    value: float
-    seconds: float
-    cause: str | None

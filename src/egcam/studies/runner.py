@@ -5,20 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egcam.metrics.registry import metric
 from egcam.studies.buffer import Saver
-from egcam.studies.config import identity, load_study
+from egcam.studies.config import StudyError, identity, load_study
+from egcam.studies.cost import longest_unit
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.engines import Engine, Job, Shard, make_engine
 from egcam.studies.inputs import Inputs, check_unchanged, sampled
 from egcam.studies.manifest import DataRecord, Manifest, versions
-from egcam.studies.networks import Described, describe_networks
-from egcam.studies.parquet import MAP
-from egcam.studies.plan import WHOLE, Part, belongs, left, planned, shard_size, shards
+from egcam.studies.networks import NetworkFacts, describe_networks
+from egcam.studies.plan import WHOLE, Part, belongs, planned, shard_size, shards
 from egcam.studies.plugins import plugin_checksum
 from egcam.studies.pools import pool_checksums
 from egcam.studies.records import Outcome, Unit
@@ -27,11 +27,12 @@ from egcam.studies.specs import Study
 from egcam.studies.store import Store, StoreWarning
 from egcam.studies.worker import BEGAN_WITH, check_data
 
-FACTORY = "egcam.studies.worker:open_bench"
+FACTORY = "egcam.studies.worker:open_worker"
 _CONTENTS_READ = 32
 _NAMED = 10
 # How many there are is the engine's business; shards for this many suit a cluster and cost a small machine little.
 _MANY_WORKERS = 64
+_SURELY_HANGS, _TIMES_TOO_LONG = 3600.0, 50.0
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,16 @@ class Agenda:
         done: how many units of its part were done before.
         networks: what is known of the models, by label.
         damaged: parts of the store that were unreadable and put aside; their units are done again.
+        workers: how many share the work; None where only the engine will know.
     """
 
     study: Study
     images: int
     todo: Sequence[Unit]
     done: int
-    networks: dict[str, Described]
+    networks: dict[str, NetworkFacts]
     damaged: Sequence[str] = ()
+    workers: int | None = None
 
 
 class Watcher:
@@ -77,12 +80,13 @@ def run_study(
     retry_failed: bool = False,
     mix_versions: bool = False,
     wait: float | None = None,
+    timeout: float | None = None,
     watcher: Watcher | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
     """Do what of a study is not done yet, and return all results there are.
 
-    It may be stopped or killed at any instant; the same call goes on where it was. Each unit (one model explaining one
+    It may be stopped or killed at any instant; the same call resumes it. Each unit (one model explaining one
     image with one method) is done as a whole, by itself and always in the same way, so the results do not depend on
     interruptions, on the engine or on the number of workers.
 
@@ -97,19 +101,24 @@ def run_study(
         engine: "local", "ray", the name of an engine registered with `register_engine`, or an engine.
         workers: how many processes; None is one per available core or GPU.
         address: of a Ray cluster.
-        limit: only the first so many images; the same call without it goes on with the rest.
+        limit: only this many images, the first ones; the same call without it does the rest.
         part: (i, n) does every n-th image; other parts may run elsewhere into the same folder at the same time.
         retry_failed: do units again that failed.
         mix_versions: accept results of other versions of egcam, torch and so on in the folder.
         wait: seconds to wait for another run to leave the folder; None refuses at once.
-        watcher: told how it goes.
-        say: told what happens before the first unit.
+        timeout: seconds after which a unit is given up and counts as failed, so that one that hangs does not stop the
+            rest; None is an hour, or fifty times what the longest unit should take where that is more. Engines with
+            processes of their own keep it.
+        watcher: is called as the work proceeds.
+        say: called with what happens before the first unit.
 
     Example:
         >>> results = run_study("study.toml", "results/", limit=10)        # doctest: +SKIP
         >>> print(results.tables["vgg16"].to_markdown())                   # doctest: +SKIP
     """
     found = study if isinstance(study, Study) else load_study(study)
+    _check_timeout(timeout)
+    workers = _alone(found, engine, workers)
     # After the plugins, which may register an engine; before the folder, which a mistyped name should not leave behind.
     made = make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
     data = open_dataset(found.data)
@@ -118,18 +127,21 @@ def run_study(
     say(f"{data.description}; looking at the models")
     networks = describe_networks(found)
     with store.lock(part, wait=wait):
-        _tell_vanished(store, data)
+        _warn_of_vanished_images(store, data)
         store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
         damaged = store.set_damaged_aside()
         images = min(len(data), limit or len(data))
         seen = (one for one in store.inputs() if belongs(Unit("", "", one.image), images, part))
         inputs = Inputs(check_unchanged(data, seen, store.folder), _each(found), data.names)
         mine = list(planned(found, images, part))
-        todo = left(mine, store.done(failed=not retry_failed, needs=_needs(found)))
-        agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged)
+        each = _each(found)
+        done = store.done(not retry_failed, each, maps=len(each) < len(found.metrics))
+        todo = [unit for unit in mine if unit not in done]
+        job = replace(job_of(found, store.manifest), timeout=timeout or usual_timeout(found, networks))
+        count = workers or _workers_of(made, job)
+        agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged, count)
         (watcher or Watcher()).begins(agenda)
         if todo:
-            job = job_of(found, store.manifest)
             _work(agenda, job, store, inputs, made, workers, watcher or Watcher())
     return Results.of(store)
 
@@ -138,13 +150,38 @@ def _work(
     agenda: Agenda, job: Job, store: Store, inputs: Inputs, engine: Engine, workers: int | None, watcher: Watcher
 ) -> None:
     size = shard_size(len(agenda.todo), workers or _MANY_WORKERS, len(agenda.study.methods))
-    with (
-        Saver(store.write) as saver,
-        closing(_stream(engine, job, shards(agenda.todo, size))) as stream,
-    ):
+    with Saver(store.write) as saver, closing(_stream(engine, job, shards(agenda.todo, size))) as stream:
         for outcomes in map(inputs.checked, stream):
             saver.add(outcomes)
             watcher.came(outcomes)
+
+
+def usual_timeout(study: Study, networks: dict[str, NetworkFacts]) -> float:
+    """Seconds after which a unit surely hangs: an hour, or fifty times what the longest should take."""
+    return max(_SURELY_HANGS, _TIMES_TOO_LONG * longest_unit(study, networks))
+
+
+def _alone(study: Study, engine: str | Engine, workers: int | None) -> int | None:
+    """One worker where time is measured: what others compute meanwhile would be in the times."""
+    timed = [one.name for one in study.metrics if metric(one.name).timed]
+    asked = workers if isinstance(engine, str) else getattr(engine, "workers", 1)
+    if not timed or asked == 1:
+        return workers
+    if asked is None and isinstance(engine, str):
+        return 1
+    many = asked or "as many as there are cores"
+    raise StudyError(f"{timed[0]} is measured while nothing else runs: it takes 1 worker, not {many}")
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not timeout > 0:
+        raise StudyError(f"a timeout is a number of seconds above 0, not {timeout:g}")
+
+
+def _workers_of(engine: Engine, job: Job) -> int | None:
+    """How many workers an engine will take, where it can say so beforehand."""
+    ask = getattr(engine, "worker_count", None)
+    return int(ask(job)) if callable(ask) else None
 
 
 def _stream(engine: Engine, job: Job, work: Iterator[Shard]) -> Generator[Sequence[Outcome], None, None]:
@@ -153,7 +190,7 @@ def _stream(engine: Engine, job: Job, work: Iterator[Shard]) -> Generator[Sequen
 
 
 def job_of(study: Study, manifest: Manifest) -> Job:
-    """What workers are told."""
+    """The job that workers are given."""
     models = {
         label: {"checksum": one.checksum, "code": dict(one.code), "preprocessing": dict(one.preprocessing)}
         for label, one in manifest.models.items()
@@ -168,12 +205,7 @@ def _each(study: Study) -> tuple[str, ...]:
     return tuple(one.name for one in study.metrics if not metric(one.name).whole_set)
 
 
-def _needs(study: Study) -> set[str]:
-    """What the outcome of a unit must hold to count as done."""
-    return {*_each(study), *([MAP] if len(_each(study)) < len(study.metrics) else [])}
-
-
-def _tell_vanished(store: Store, data: Dataset) -> None:
+def _warn_of_vanished_images(store: Store, data: Dataset) -> None:
     """Name the images that results are of and that are gone; not those that are there and only not taken."""
     there = set(data.whole.names)
     gone = [name for name in store.known_images() if name not in there]
@@ -183,7 +215,7 @@ def _tell_vanished(store: Store, data: Dataset) -> None:
         warnings.warn(text, StoreWarning, stacklevel=3)
 
 
-def manifest_of(study: Study, data: Dataset, networks: dict[str, Described]) -> Manifest:
+def manifest_of(study: Study, data: Dataset, networks: dict[str, NetworkFacts]) -> Manifest:
     """What the folder says about itself."""
     device = next(iter(networks.values())).device
     return Manifest(

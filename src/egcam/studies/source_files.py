@@ -1,4 +1,4 @@
-"""The code of a model of one's own: its file, and the files beside it that it imports."""
+"""The code of a user's model: its file, and the files beside it that it imports."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class ModelSpec:
     Attributes:
         name: as `egcam.zoo.load` takes it.
         label: what tables call it; the name unless two models share it.
-        layer: where it is explained; None lets egcam find it.
+        layer: where it is explained; None lets each method find its usual layer.
         weights: a file, "random", or None for the published ones.
         classes: a file with class names, or None.
     """
@@ -133,8 +133,8 @@ class DataSpec:
     """The images of the study.
 
     Attributes:
-        kind: how they lie on disk.
-        path: the folder (or file) they are in.
+        kind: how they are stored.
+        path: the folder (or file) they are in; None for a kind that makes its images itself.
         images: how many are taken, None for all; chosen by `seed`, evenly spread over the classes where known.
         size: side in pixels the network gets them at; None is the network's own.
         part: only the images of this part of the data, such as "train"; None takes all.
@@ -143,7 +143,7 @@ class DataSpec:
     """
 
     kind: Text
-    path: Place
+    path: Place | None = None
     images: Count | None = None
     size: Side | None = None
     part: Text | None = None
@@ -156,12 +156,12 @@ class ReferenceSpec:
     """What Expected Grad-CAM compares with.
 
     Attributes:
-        source: "data" for other images of the same data, a folder, or a name such as "blurred"; "mixed", as everywhere,
-            unless given.
+        source: "data" for other images of the same data, a folder, or a name such as "blurred"; "usual", what each
+            method takes by itself, unless given.
         count: how many images of data or a folder are in the pool.
     """
 
-    source: Annotated[Text, AfterValidator(_source)] = "mixed"
+    source: Annotated[Text, AfterValidator(_source)] = "usual"
     count: Count = 64
 
 
@@ -220,15 +220,7 @@ class Outline:
 
 @dataclass(frozen=True, config=_CHECKED)
 class StudyFile(Outline):
-    """A study as its file says it: methods and metrics by name, their options and how it is run in tables.
-
-    Attributes:
-        methods: names of methods.
-        metrics: names of metrics.
-        method: options by method.
-        metric: options by metric.
-        run: how it is run.
-    """
+    """A study as its file says it: methods and metrics by name, their options and how it is run in tables."""
 
     methods: Names
     metrics: Names

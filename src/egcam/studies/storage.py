@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from egcam.errors import EgcamError, near_misses, require
+from egcam.errors import EgcamError, near_misses
 
 _UNFINISHED = ".egcam-", ".tmp"
 
@@ -28,6 +27,8 @@ _ADVICE = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
 }
+# Of what a remote file system raises, what is the same a minute later.
+_LASTING = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, NotImplementedError, TypeError)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -42,162 +43,85 @@ class NoSpaceError(StoreError):
 
 
 class UnreachableError(StoreError):
-    """Results in remote storage that cannot be reached: the network, the service, or permissions there."""
+    """Results in remote storage that cannot be reached: the network, the service, or permissions there.
+
+    Attributes:
+        may_pass: whether trying again can help: not where something is forbidden or missing.
+    """
 
     exit_code = 5
+    may_pass = True
 
 
 class StoreWarning(UserWarning):
     """Results that were left out, or that may differ in their last digits."""
 
 
-class Folder(ABC):
-    """Named files, each written as a whole. Paths are relative to the folder, with '/' between parts.
+def listed(lines: Sequence[str], most: int = 20) -> str:
+    """Lines of an error, indented, and how many more there are."""
+    more = [f"  … and {len(lines) - most:,} more"] if len(lines) > most else []
+    return "\n".join([*(f"  {line}" for line in lines[:most]), *more])
+
+
+class Folder:
+    """Named files, each written as a whole, on a disk or behind an fsspec URL such as s3://bucket/results.
+
+    Paths are relative to the folder, with '/' between parts. Nothing is touched before a file is.
 
     Attributes:
         name: as the user wrote it.
+        path: where on this machine; None behind a URL.
+
+    Example:
+        >>> Folder("results").path, Folder("file:///tmp/results").path, Folder("memory://results").path
+        (PosixPath('results'), PosixPath('/tmp/results'), None)
     """
 
-    name: str
+    def __init__(self, where: str | Path) -> None:
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
 
-    @abstractmethod
+        self.name = str(where).removeprefix("file://").removeprefix("local://")
+        self.path: Path | None = None
+        if isinstance(where, Path) or "://" not in self.name:
+            self.path = Path(self.name).expanduser()
+            self._system, self._root = LocalFileSystem(), str(self.path)
+            return
+        try:
+            self._system, self._root = url_to_fs(self.name)
+        except ImportError as error:
+            raise StoreError(f"{self.name} needs another package: {error}") from error
+        except ValueError as error:
+            raise StoreError(f"{self.name} cannot be opened: {error}; {_near_protocols(self.name)}") from error
+
     def make(self, *folders: str) -> None:
         """Make the folder, and folders in it, where they are not there yet."""
-
-    @abstractmethod
-    def write(self, path: str, data: bytes) -> None:
-        """Put `data` at `path`: after an error or a crash at any instant the old file is there, or the new one."""
-
-    @abstractmethod
-    def read(self, path: str) -> bytes:
-        """The whole file; FileNotFoundError where there is none."""
-
-    @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """The names of the files that lie in `folder`, sorted; none where it is not there."""
-
-    @abstractmethod
-    def move(self, path: str, to: str) -> None:
-        """Give a file another path, in a folder that is there."""
-
-    @abstractmethod
-    def remove(self, path: str) -> None:
-        """Remove a file; nothing where it is not there."""
-
-    @abstractmethod
-    def sweep(self, folder: str) -> None:
-        """Remove what writes that were killed have left in `folder`. Only when nobody else is writing."""
-
-
-class LocalFolder(Folder):
-    """A folder of this machine's file system."""
-
-    def __init__(self, where: str | Path) -> None:
-        self.name = str(where)
-        self.path = Path(where).expanduser()
-
-    def make(self, *folders: str) -> None:
-        """See `Folder.make`."""
-        for folder in ("", *folders):
-            path = self.path / folder
-            with self._explained(f"cannot make the folder {self._shown(folder)}"):
-                if not path.is_dir():
-                    path.mkdir(parents=True, exist_ok=True)
-                    _flush_folder(path.parent)
-
-    def write(self, path: str, data: bytes) -> None:
-        """See `Folder.write`: a file beside it, flushed to the disk, takes the name."""
-        target = self.path / path
-        prefix, suffix = _UNFINISHED
-        unfinished = target.parent / f"{prefix}{secrets.token_hex(8)}{suffix}"
-        try:
-            with self._explained(f"cannot write {self._shown(path)}"):
-                _write_through(unfinished, data)
-                os.replace(unfinished, target)
-                _flush_folder(target.parent)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
-
-    def read(self, path: str) -> bytes:
-        """See `Folder.read`."""
-        with self._explained(f"cannot read {self._shown(path)}", missing=True):
-            return (self.path / path).read_bytes()
-
-    def names(self, folder: str) -> list[str]:
-        """See `Folder.names`."""
-        with self._explained(f"cannot list {self._shown(folder)}"):
-            if not (self.path / folder).is_dir():
-                return []
-            with os.scandir(self.path / folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file())
-
-    def move(self, path: str, to: str) -> None:
-        """See `Folder.move`."""
-        with self._explained(f"cannot move {self._shown(path)}"):
-            os.replace(self.path / path, self.path / to)
-
-    def remove(self, path: str) -> None:
-        """See `Folder.remove`."""
-        with self._explained(f"cannot remove {self._shown(path)}"):
-            (self.path / path).unlink(missing_ok=True)
-
-    def sweep(self, folder: str) -> None:
-        """See `Folder.sweep`."""
-        prefix, suffix = _UNFINISHED
-        for name in self.names(folder):
-            if name.startswith(prefix) and name.endswith(suffix):
-                self.remove(f"{folder}/{name}")
-
-    def _shown(self, path: str) -> str:
-        return str(Path(self.name) / path)
-
-    @contextmanager
-    def _explained(self, what: str, missing: bool = False) -> Iterator[None]:
-        """Say what failed and what helps; with `missing`, a missing file stays a FileNotFoundError."""
-        try:
-            yield
-        except OSError as error:
-            if missing and isinstance(error, FileNotFoundError):
-                raise
-            advice = _ADVICE.get(error.errno or 0, f"{error.strerror or error}. {_KEPT}")
-            raise (NoSpaceError if error.errno in _FULL else StoreError)(f"{what}: {advice}") from error
-
-
-class RemoteFolder(Folder):
-    """A folder behind an fsspec URL, such as s3://bucket/results. Object stores put an object as a whole."""
-
-    def __init__(self, url: str) -> None:
-        require("fsspec", "study", f"a folder such as {url}")
-        from fsspec.core import url_to_fs
-
-        self.name = url
-        try:
-            self._system, self._root = url_to_fs(url)
-        except ImportError as error:
-            raise StoreError(f"{url} needs another package: {error}") from error
-        except ValueError as error:
-            raise StoreError(f"{url} cannot be opened: {error}; {_near_protocols(url)}") from error
-
-    def make(self, *folders: str) -> None:
-        """See `Folder.make`."""
         for folder in ("", *folders):
             with self._explained("cannot make the folder", folder):
-                self._system.makedirs(self._at(folder), exist_ok=True)
+                if self.path is None:
+                    self._system.makedirs(self._at(folder), exist_ok=True)
+                elif not (self.path / folder).is_dir():
+                    (self.path / folder).mkdir(parents=True, exist_ok=True)
+                    _flush_folder((self.path / folder).parent)
 
     def write(self, path: str, data: bytes) -> None:
-        """See `Folder.write`."""
+        """Put `data` at `path`: after an error or a crash at any instant the old file is there, or the new one.
+
+        Object stores put an object as a whole; on a disk a file beside it, flushed to the disk, takes the name.
+        """
         with self._explained("cannot write", path):
-            self._system.pipe_file(self._at(path), data)
+            if self.path is None:
+                self._system.pipe_file(self._at(path), data)
+            else:
+                _replace(self.path / path, data)
 
     def read(self, path: str) -> bytes:
-        """See `Folder.read`."""
+        """The whole file; FileNotFoundError where there is none."""
         with self._explained("cannot read", path, missing=True):
             return bytes(self._system.cat_file(self._at(path)))
 
     def names(self, folder: str) -> list[str]:
-        """See `Folder.names`."""
+        """The names of the files that lie in `folder`, sorted; none where it is not there."""
         with self._explained("cannot list", folder):
             # Listings are cached by some file systems; others write here too.
             self._system.invalidate_cache(self._at(folder))
@@ -208,45 +132,58 @@ class RemoteFolder(Folder):
             return sorted(str(entry["name"]).rpartition("/")[2] for entry in found if entry["type"] == "file")
 
     def move(self, path: str, to: str) -> None:
-        """See `Folder.move`."""
+        """Give a file another path, in a folder that is there."""
         with self._explained("cannot move", path):
             self._system.mv(self._at(path), self._at(to))
 
     def remove(self, path: str) -> None:
-        """See `Folder.remove`."""
+        """Remove a file; nothing where it is not there."""
         with self._explained("cannot remove", path), suppress(FileNotFoundError):
             self._system.rm_file(self._at(path))
 
     def sweep(self, folder: str) -> None:
-        """Nothing to do: an object that was not put completely is not there."""
+        """Remove what writes that were killed have left in `folder`. Only when nobody else is writing."""
+        prefix, suffix = _UNFINISHED
+        for name in self.names(folder):
+            if name.startswith(prefix) and name.endswith(suffix):
+                self.remove(f"{folder}/{name}")
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
     @contextmanager
     def _explained(self, what: str, path: str, missing: bool = False) -> Iterator[None]:
-        # Each file system has exceptions of its own for what goes wrong on the way, so none can be named here.
+        """Say what failed and what helps; with `missing`, a missing file stays a FileNotFoundError."""
         try:
             yield
         except Exception as error:
             if missing and isinstance(error, FileNotFoundError):
                 raise
-            where = f"{self.name.rstrip('/')}/{path}"
-            raise UnreachableError(f"{what} {where}: {type(error).__name__}: {error}. {_KEPT}") from error
+            if self.path is None:
+                # Each file system has exceptions of its own for what goes wrong on the way, so none can be named here.
+                where = f"{self.name.rstrip('/')}/{path}"
+                told = UnreachableError(f"{what} {where}: {type(error).__name__}: {error}. {_KEPT}")
+                told.may_pass = not isinstance(error, _LASTING)
+                raise told from error
+            if not isinstance(error, OSError):
+                raise
+            advice = _ADVICE.get(error.errno or 0, f"{error.strerror or error}. {_KEPT}")
+            kind = NoSpaceError if error.errno in _FULL else StoreError
+            raise kind(f"{what} {Path(self.name) / path}: {advice}") from error
 
 
-def open_folder(where: str | Path) -> Folder:
-    """The folder at a path or an fsspec URL; nothing is touched yet.
-
-    Example:
-        >>> type(open_folder("results")).__name__, type(open_folder("memory://results")).__name__
-        ('LocalFolder', 'RemoteFolder')
-    """
-    text = str(where)
-    for scheme in ("file://", "local://"):
-        if text.startswith(scheme):
-            return LocalFolder(text.removeprefix(scheme))
-    return RemoteFolder(text) if isinstance(where, str) and "://" in text else LocalFolder(where)
+def _replace(target: Path, data: bytes) -> None:
+    """Write a file beside the target, wait until the disk has it, and give it the target's name."""
+    prefix, suffix = _UNFINISHED
+    unfinished = target.parent / f"{prefix}{secrets.token_hex(8)}{suffix}"
+    try:
+        _write_through(unfinished, data)
+        os.replace(unfinished, target)
+        _flush_folder(target.parent)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def _write_through(path: Path, data: bytes) -> None:

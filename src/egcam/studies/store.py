@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,11 +24,11 @@ import numpy as np
 
 from egcam.errors import require
 from egcam.studies import parquet
-from egcam.studies.inputs import Seen
+from egcam.studies.inputs import StoredInput
 from egcam.studies.locks import Shard, guarded, locked
 from egcam.studies.manifest import Manifest
 from egcam.studies.records import Floats, Outcome, Unit
-from egcam.studies.storage import LocalFolder, StoreError, StoreWarning, open_folder
+from egcam.studies.storage import Folder, StoreError, StoreWarning
 
 __all__ = ["Store", "StoreError", "StoreWarning"]
 
@@ -43,21 +43,20 @@ class Store:
 
     Example:
         >>> from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
-        >>> from egcam.studies.records import Score
         >>> models = {"vgg16": ModelRecord("no checksum", 0, "features.30")}
         >>> manifest = Manifest({"methods": [{"name": "cam"}]}, DataRecord("a dog"), models, units=1)
         >>> store = Store("memory://docstring-of-store")
         >>> store.begin(manifest)
         >>> unit = Unit("vgg16", "cam", 0)
         >>> with store.lock():
-        ...     store.write([Outcome(unit, "dog.jpg", 3, 3, 0.1, (Score("insertion", 0.7, 0.1),))])
+        ...     store.write([Outcome(unit, "dog.jpg", 3, 3, 0.1, (unit.score("insertion", 0.7),))])
         >>> unit in store.done(), store.outcomes()[0].scores[0].value
         (True, 0.7)
     """
 
     def __init__(self, folder: str | Path) -> None:
         """A store in `folder`; nothing is touched yet."""
-        self._folder = open_folder(folder)
+        self._folder = Folder(folder)
         self._manifest: Manifest | None = None
 
     @property
@@ -98,11 +97,11 @@ class Store:
             with guarded(self._folder):
                 # Another run may have begun since.
                 known = self._read_manifest()
-                doubts = None if known is None else known.doubts(manifest, self.folder)
+                hardware_change = None if known is None else known.hardware_change(manifest, self.folder)
                 known = manifest if known is None else known.joined(manifest, self.folder, mix_versions)
                 self._folder.write(MANIFEST, known.to_json().encode())
-            if doubts:
-                warnings.warn(doubts, StoreWarning, stacklevel=2)
+            if hardware_change:
+                warnings.warn(hardware_change, StoreWarning, stacklevel=2)
         self._folder.make(PARTS)
         self._manifest = known
 
@@ -121,20 +120,22 @@ class Store:
             data = parquet.encode(outcomes, self.manifest.identity)
             self._folder.write(f"{PARTS}/{parquet.part_name(data)}", data)
 
-    def done(self, failed: bool = True, needs: Iterable[str] = ()) -> set[Unit]:
+    def done(self, failed: bool = True, needs: Iterable[str] = (), maps: bool = False) -> set[Unit]:
         """The units there are outcomes of.
 
         Args:
             failed: whether those that failed count.
-            needs: what an outcome must hold: names of metrics, and `parquet.MAP` unless it failed.
+            needs: the names of the metrics an outcome must hold.
+            maps: whether it must hold a map, unless it failed.
         """
         table = self._table(())
-        if not failed:
-            table = table.filter(table["error"].is_null())
-        has_map = _lacking(table, {parquet.MAP} & set(needs)) == 0
-        has_scores = _lacking(table, set(needs) - {parquet.MAP}) == 0
-        held = has_scores & (has_map | table["error"].is_valid().to_numpy())
-        return {unit for unit, holds in zip(parquet.units(table), held, strict=True) if holds}
+        needs = set(needs)
+        of_units = table.take(parquet.beginnings(table))
+        has_failed = of_units["cause"].is_valid().to_numpy()
+        held = _held(table, needs) == len(needs)
+        held &= has_failed | of_units["shape"].is_valid().to_numpy() if maps else True
+        held &= True if failed else ~has_failed
+        return {unit for unit, holds in zip(parquet.units(of_units), held, strict=True) if holds}
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes, each unit's once, without curves, maps and pictures.
@@ -146,36 +147,32 @@ class Store:
 
     def errors(self) -> dict[Unit, str]:
         """Why units failed."""
-        table = self._table(())
-        reasons = zip(parquet.units(table), table["error"].to_pylist(), strict=True)
-        return {unit: reason for unit, reason in reasons if reason is not None}
+        table = self._table((), holding="cause")
+        return dict(zip(parquet.units(table), table["cause"].to_pylist(), strict=True))
 
-    def inputs(self) -> list[Seen]:
+    def inputs(self) -> list[StoredInput]:
         """The images as they were when units were made from them."""
-        return parquet.inputs(self._table(parquet.INPUT))
+        return parquet.inputs(self._table(parquet.INPUT, holding="content"))
 
     def curves(self, model: str, metric: str) -> dict[str, dict[int, Floats]]:
         """Perturbation curves: by method, then image."""
-        table = self._table(("curves",), model=model)
+        table = self._table(("curve",), holding="curve", metric=metric, model=model)
         found: dict[str, dict[int, Floats]] = {}
-        for unit, curve in zip(parquet.units(table), parquet.curves(table, metric), strict=True):
-            if curve is not None:
-                found.setdefault(unit.method, {})[unit.image] = curve
+        for unit, curve in zip(parquet.units(table), parquet.curves(table), strict=True):
+            found.setdefault(unit.method, {})[unit.image] = curve
         return found
 
     def maps(self, model: str, method: str) -> dict[int, Floats]:
         """The coarse maps that were kept, by image."""
-        table = self._table(("coarse",), model=model, method=method)
-        pairs = zip(parquet.units(table), parquet.maps(table), strict=True)
-        return {unit.image: coarse for unit, coarse in pairs if coarse is not None}
+        table = self._table(("map",), holding="map", model=model, method=method)
+        return dict(zip(table["image"].to_pylist(), parquet.maps(table), strict=True))
 
     def pictures(self, model: str) -> dict[int, bytes]:
         """What the model saw, as encoded images, where kept, by image."""
-        table = self._table(("picture",), model=model)
+        table = self._table(("picture",), holding="picture", model=model)
         found: dict[int, bytes] = {}
-        for unit, picture in zip(parquet.units(table), table["picture"].to_pylist(), strict=True):
-            if picture is not None:
-                found.setdefault(unit.image, picture)
+        for image, picture in zip(table["image"].to_pylist(), table["picture"].to_pylist(), strict=True):
+            found.setdefault(image, picture)
         return found
 
     def damaged(self) -> list[str]:
@@ -199,25 +196,36 @@ class Store:
             return None
         return Manifest.from_json(text, f"{self.folder.rstrip('/')}/{MANIFEST}")
 
-    def _table(self, columns: Iterable[str], model: str | None = None, method: str | None = None) -> Any:
-        """Columns of all sound parts, with the keys and the error: each unit once, in the order of the study."""
+    def _table(self, columns: Iterable[str], holding: str | None = None, metric: str | None = None, **only: str) -> Any:
+        """The long table of all sound parts: each unit's rows once, in the order of the study.
+
+        Args:
+            columns: what to read besides the keys.
+            holding: keep only the rows of units that have something in this column; of a metric, where one is given.
+            metric: which.
+            only: keep units of this model or method.
+        """
         require("pyarrow", "study", "a study's results")
         import pyarrow as pa
 
-        wanted = list(dict.fromkeys((*parquet.KEYS, "error", "holds", *columns)))
+        wanted = list(dict.fromkeys((*parquet.KEYS, *columns)))
         identities = self.manifest.identities
 
         def read(name: str) -> Any:
             table = self._read_part(name, identities, wanted)
-            return table if isinstance(table, str) else _only(_only(table, "model", model), "method", method)
+            return table if isinstance(table, str) else _only(table, **only)
 
         found = self._map(read, self._part_names())
         faults = [one for one in found if isinstance(one, str)]
         self._warn("damaged parts were left out, their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
         nothing = parquet.decode(parquet.encode((), self.manifest.identity), identities, wanted, self.folder)
-        joined = self._numbered(pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))]))
-        return joined.take(self._rows(joined))
+        table = self._numbered(pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))]))
+        table = table.take(self._rows(table))
+        if holding is None:
+            return table
+        of_metric = table.filter(table["metric"].is_null()) if metric is None else _only(table, metric=metric)
+        return of_metric.filter(of_metric[holding].is_valid())
 
     def _numbered(self, table: Any) -> Any:
         """The table with the numbers that images have by now; those that are not in the data any more are left out."""
@@ -265,43 +273,50 @@ class Store:
 
     def _map(self, function: Any, names: Sequence[str]) -> list[Any]:
         """`function` of each name, several at a time: hashing uses all cores, and a network's delays overlap."""
-        workers = min(os.cpu_count() or 1, 8) if isinstance(self._folder, LocalFolder) else _READ_AT_ONCE
+        workers = min(os.cpu_count() or 1, 8) if self._folder.path else _READ_AT_ONCE
         with ThreadPoolExecutor(workers, "egcam store") as pool:
             return list(pool.map(function, names))
 
     def _rows(self, table: Any) -> Any:
-        """The numbers of the rows that count, in the order of the study."""
-        model = _ranks(table["model"], list(self.manifest.models))
-        method = _ranks(table["method"], self.manifest.methods)
-        lacking, mapless = _lacking(table, set(self.manifest.metrics)), _lacking(table, {parquet.MAP})
-        image = table["image"].to_numpy()
-        failed = table["error"].is_valid().to_numpy()
-        order = np.lexsort((np.arange(len(table)), mapless, failed, lacking, method, image, model))
+        """The numbers of the rows of the outcomes that count, in the order of the study."""
+        begins = parquet.beginnings(table)
+        lengths = np.diff(begins, append=len(table))
+        of_units = table.take(begins)
+        model = _ranks(of_units["model"], list(self.manifest.models))
+        method = _ranks(of_units["method"], self.manifest.methods)
+        image = of_units["image"].to_numpy()
+        failed, mapless = of_units["cause"].is_valid().to_numpy(), of_units["shape"].is_null().to_numpy()
+        held = _held(table, set(self.manifest.metrics))
+        order = np.lexsort((np.arange(len(begins)), mapless, failed, -held, method, image, model))
         keys = np.stack((model, image, method))[:, order]
         is_first = np.ones(len(order), bool)
         is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
-        return order[is_first]
+        kept = order[is_first]
+        # Each kept outcome's rows: where it begins, and on from there.
+        ends = np.cumsum(lengths[kept])
+        return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins[kept] - ends + lengths[kept], lengths[kept])
 
 
-def _only(table: Any, column: str, value: str | None) -> Any:
+def _only(table: Any, **values: str) -> Any:
     from pyarrow import compute
 
-    return table if value is None else table.filter(compute.equal(table[column], value))
+    for column, value in values.items():
+        table = table.filter(compute.equal(table[column], value))
+    return table
 
 
 def _ranks(column: Any, known: Sequence[str]) -> Any:
     """Each name's place among the known ones; others come after them, by name."""
-    others = sorted(set(column.unique().to_pylist()) - set(known))
-    place = {name: number for number, name in enumerate([*known, *others])}
-    return _ranked(column, place.__getitem__)
-
-
-def _lacking(table: Any, needs: set[str]) -> Any:
-    """How many of the needs each row does not hold."""
-    return _ranked(table["holds"], lambda holds: len(needs.difference(holds.split())))
-
-
-def _ranked(column: Any, rank: Callable[[str], int]) -> Any:
-    """The rank of each text of a column."""
     coded = column.combine_chunks().dictionary_encode()
-    return np.array([rank(text) for text in coded.dictionary.to_pylist()], np.int64)[coded.indices.to_numpy()]
+    names = coded.dictionary.to_pylist()
+    place = {name: number for number, name in enumerate([*known, *sorted(set(names) - set(known))])}
+    return np.array([place[name] for name in names], np.int64)[coded.indices.to_numpy()]
+
+
+def _held(table: Any, metrics: set[str]) -> Any:
+    """How many of the metrics each outcome has a score for."""
+    from pyarrow import compute
+
+    is_held = compute.and_(compute.is_in(table["metric"], value_set=parquet.texts(metrics)), table["value"].is_valid())
+    begins = parquet.beginnings(table)
+    return np.add.reduceat(is_held.to_numpy().astype(np.int64), begins) if len(begins) else np.zeros(0, np.int64)

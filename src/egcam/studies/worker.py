@@ -1,4 +1,4 @@
-"""A worker's bench: the model, the picture and the method at hand, and the work on a unit."""
+"""What a worker does with a unit: load the model, read the image, explain it and score the map."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from egcam.studies.geometry import prepared
 from egcam.studies.inputs import content_of
 from egcam.studies.networks import Network, load_network
 from egcam.studies.plugins import import_plugins
-from egcam.studies.records import Floats, Outcome, Score, Unit, failed
+from egcam.studies.records import Floats, Outcome, Unit, failed
 from egcam.studies.specs import MethodSpec, Study
 
 CURVE_POINTS = 51
@@ -38,8 +38,8 @@ BEGAN_WITH = "began with"
 _PICTURE_QUALITY = 90
 
 
-def open_bench(config: Mapping[str, Any]) -> Bench:
-    """The bench for a study given as plain data: what engines call in a worker.
+def open_worker(config: Mapping[str, Any]) -> UnitWorker:
+    """What does the units of a study given as plain data: engines call it in a worker.
 
     Args:
         config: the study, as `Study.model_dump` writes it; with `BEGAN_WITH`, what models and references
@@ -49,7 +49,7 @@ def open_bench(config: Mapping[str, Any]) -> Bench:
     began_with = values.pop(BEGAN_WITH, None)
     study = Study.model_validate(values)
     import_plugins(study.plugins)
-    return Bench(study, began_with)
+    return UnitWorker(study, began_with)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Prepared:
     """An image as the network gets it.
 
     Attributes:
-        picture: as it lies in the data.
+        picture: as stored in the data.
         case: the image, its class and mask; it keeps what is found out about the network for the methods to come.
         target: the class to explain.
         prediction: the class predicted.
@@ -81,13 +81,8 @@ class Attempt:
     out_of_memory: bool
 
 
-class Bench:
-    """Does units one after the other and keeps what the next one may need: one model, one picture.
-
-    Args:
-        study: what is to be done.
-        began_with: see `egcam.studies.networks.load_network`.
-    """
+class UnitWorker:
+    """Does units one after the other and keeps what the next one may need: one model, one picture."""
 
     def __init__(self, study: Study, began_with: Mapping[str, Any] | None = None) -> None:
         self.study = study
@@ -140,7 +135,7 @@ class Bench:
         keep = self._whole or self.study.maps == "all" or example
         case = image.case if batch is None else image.case.in_batches_of(batch)
         maker = self._maker(network, spec, batch)
-        measured = measure(case, spec.name, maker, self._metrics, [image.picture.name], by_name=True)
+        measured = measure(case, spec.name, maker, self._metrics, [unit.image], by_name=True, model=unit.model)
         first = unit.method == self.study.methods[0].name
         outcome = Outcome(
             unit=unit,
@@ -148,7 +143,7 @@ class Bench:
             target=image.target,
             prediction=image.prediction,
             seconds=0.0,
-            scores=tuple(Score(row.metric, row.value, row.seconds, row.cause) for row in measured.rows),
+            scores=tuple(measured.rows),
             error=_error(measured.failures),
             curves={name: _even(curve) for name, kept in measured.curves.items() for curve in kept.values()},
             coarse=measured.maps[0].numpy() if keep and measured.maps is not None else None,

@@ -1,4 +1,4 @@
-"""What happens when a visitor does something: each action yields what to show while it goes on.
+"""What happens when a visitor does something: each action yields what to show while it runs.
 
 An action takes the visitor's own state and the page's values, all unchecked, and yields one value for each of its
 outputs; `KEEP` leaves one as it is. The first output is always the line that says what is going on: errors are
@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from egcam.errors import EgcamError, InputError, near_misses
-from egcam.evaluation.table import Row
+from egcam.evaluation.score import Score
 from egcam.figures import style
-from egcam.models.classifier import Prediction, Progress
+from egcam.models.classifier import Prediction
 from egcam.photos.comparison import Result
+from egcam.photos.demo import PHOTOGRAPHS
+from egcam.progress import Progress
 from egcam.saturation_check.result import Saturation
 from egcam.web import downloads, fragments
 from egcam.web.choices import Choices, checked
+from egcam.web.jobs import Stopped, Turn, Waiting, shares
 from egcam.web.limits import Limits, read_upload, short_name
-from egcam.web.running import Stopped, Turn, shares
-from egcam.web.samples import sample_photographs
-from egcam.web.session import Photo, explain, look, measure, saturate
+from egcam.web.session import Photo, explain, measure, open_photo, saturate
 from egcam.web.shared_model import SharedModel
 
 KEEP: dict[str, Any] = {"__type__": "update"}
@@ -35,7 +37,7 @@ TOP = 5
 
 Shown: TypeAlias = tuple[Any, ...]
 Explained: TypeAlias = tuple[Prediction, tuple[Result, ...]]
-Scores: TypeAlias = dict[str, Sequence[Row]]
+Scores: TypeAlias = dict[str, Sequence[Score]]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -49,9 +51,9 @@ def _in_sentences(
 
     def decorate(action: Callable[..., Iterator[Shown]]) -> Callable[..., Iterator[Shown]]:
         @wraps(action)
-        def told(*arguments: Any) -> Iterator[Shown]:
+        def guarded(self: Actions, *arguments: Any) -> Iterator[Shown]:
             try:
-                yield from action(*arguments)
+                yield from action(self, *arguments)
             except Stopped:
                 yield (fragments.message(STOPPED), *others)
             except EgcamError as error:
@@ -60,51 +62,67 @@ def _in_sentences(
                 _log.exception("an action of the page failed")
                 text = "Something went wrong here, and it is not your fault; the server's log says what."
                 yield (fragments.message(text, "error"), *others)
+            finally:
+                self.over(*arguments)
 
-        return told
+        return guarded
 
     return decorate
 
 
 class Actions:
-    """The actions of the page, for all visitors.
-
-    Args:
-        shared: the network.
-        limits: what is accepted.
-        folder: the page's own temporary folder.
-    """
+    """The actions of the page, for all visitors."""
 
     def __init__(self, shared: SharedModel, limits: Limits, folder: Path) -> None:
         self.shared, self.limits, self.folder = shared, limits, folder
-        self.samples = sample_photographs()
+        self.waiting = Waiting()
+        # Those of the demonstration, each once, where scikit-image is there.
+        are_there = find_spec("skimage") is not None
+        self.samples = {one.name: one for one in PHOTOGRAPHS} if are_there else {}
 
-    def begin(self, turn: Turn) -> tuple[str, int]:
-        """End what is running for this visitor; the number of the new turn is the ticket for what comes next."""
+    def begin(self, turn: Turn) -> tuple[str, int, Any]:
+        """End what is running for this visitor; the number of the new turn is the ticket for what comes next.
+
+        The line says how many others wait or are served: all take turns.
+        """
         turn.next()
-        return fragments.message("Waiting for the network…"), turn.number
+        return fragments.message(_queued(self.waiting.enter(turn))), turn.number, _enabled(True)
 
-    def stop(self, turn: Turn) -> str:
+    def stop(self, turn: Turn) -> tuple[str, Any]:
         """End what is running for this visitor."""
         turn.next()
-        return fragments.message(STOPPED)
+        turn.end(turn.number)
+        self.waiting.leave(turn)
+        return fragments.message(STOPPED), _enabled(False)
 
-    @_in_sentences(14, emptied=5)
+    def over(self, *arguments: object) -> None:
+        """An action has ended, however: what it was given says whose it was."""
+        turn = next((one for one in arguments if isinstance(one, Turn)), None)
+        if turn is not None:
+            ticket = arguments[arguments.index(turn) - 1]
+            turn.end(ticket)
+            self.waiting.leave(turn, ticket)
+
+    def offered(self, turn: Turn, *results: object) -> list[Any]:
+        """Which buttons do something now: Stop, then the downloads of each result, as the page has them."""
+        return [_enabled(turn.is_busy), *(_enabled(bool(result)) for result in results)]
+
+    @_in_sentences(13, emptied=4)
     def open_upload(self, ticket: object, turn: Turn, upload: object, *choices: object) -> Iterator[Shown]:
         """Show the network an uploaded image, and explain what it says."""
         _check_ticket(ticket, turn)
         file, name = _uploaded(upload, self.folder)
         image = read_upload(file, name, self.limits)
-        yield from self._opened(look(self.shared, image, short_name(name)), turn, choices)
+        yield from self._opened(open_photo(self.shared, image, short_name(name)), turn, choices)
 
-    @_in_sentences(14)
+    @_in_sentences(13)
     def open_sample(self, name: str, ticket: object, turn: Turn, *choices: object) -> Iterator[Shown]:
         """Show the network one of the samples, and explain what it says."""
         _check_ticket(ticket, turn)
         if name not in self.samples:
             raise InputError(f"there is no sample {name!r}; {near_misses(name, self.samples)}")
         image = self.samples[name].read()
-        yield from self._opened(look(self.shared, image, name), turn, choices)
+        yield from self._opened(open_photo(self.shared, image, name), turn, choices)
 
     def _opened(self, photo: Photo, turn: Turn, choices: Sequence[object]) -> Iterator[Shown]:
         """The photograph, its top classes, empty tabs; then the explanation of the first class."""
@@ -112,26 +130,32 @@ class Actions:
         said = f"The network says “{best.name}” ({best.probability:.1%})."
         tops = [(f"{one.name}  {one.probability:.1%}", one.index) for one in photo.predictions[:TOP]]
         top = {"__type__": "update", "choices": tops, "value": best.index}
-        cleared = ("", None, "", None, "", None, "", None)
-        yield (fragments.message(said), photo, fragments.photograph(photo), top, best.index, None, *cleared)
-        method, layer, samples, reference = choices
-        kept = (KEEP,) * 5
-        for status, pane, explained in self._explaining(photo, turn, best.index, method, layer, samples, reference):
-            yield (status, *kept, pane, explained, *(KEEP,) * 6)
+        cleared = (fragments.photograph(photo), None, "", None, "", None, "", None)
+        yield (fragments.message(said), photo, top, best.index, None, *cleared)
+        for status, pane, explained in self._explaining(photo, turn, best.index, *choices):
+            yield (status, *(KEEP,) * 4, pane, explained, *(KEEP,) * 6)
 
     @_in_sentences(3)
     def explain(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """One method's map; yields status, pane and what can be downloaded."""
         _check_ticket(ticket, turn)
-        target, method, layer, samples, reference = choices
-        yield from self._explaining(_opened(photo), turn, target, method, layer, samples, reference)
+        yield from self._explaining(_opened(photo), turn, *choices)
+
+    @_in_sentences(3)
+    def explain_again(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
+        """The map anew after a setting has changed; nothing where there is no image yet."""
+        _check_ticket(ticket, turn)
+        if photo is None:
+            yield fragments.message("Drop an image, or take a sample, to begin."), KEEP, KEEP
+            return
+        yield from self._explaining(photo, turn, *choices)
 
     def _explaining(self, photo: Photo, turn: Turn, *choices: object) -> Iterator[Shown]:
         found = self._checked(*choices)
         method, target = found.methods[0], photo.prediction(found.target)
         name = style.label(method)
         result = yield from _followed(
-            lambda progress: explain(self.shared, photo, found, method, progress),
+            partial(explain, self.shared, photo, found, method),
             turn,
             lambda share: (fragments.progress(f"{name} for “{target.name}”", share), KEEP, KEEP),
         )
@@ -153,7 +177,7 @@ class Actions:
             yield fragments.progress(status, number / len(found.methods)), pane, (target, tuple(results))
             try:
                 result = yield from _followed(
-                    _explaining_work(self.shared, photo, found, method),
+                    partial(explain, self.shared, photo, found, method),
                     turn,
                     _progress_line(status, number, len(found.methods)),
                 )
@@ -179,7 +203,7 @@ class Actions:
             pane = fragments.measured(target, rows, found.methods[number:])
             yield fragments.progress(status, number / len(found.methods)), pane, dict(rows)
             rows[method] = yield from _followed(
-                _measuring_work(self.shared, photo, found, method),
+                partial(measure, self.shared, photo, found, method),
                 turn,
                 _progress_line(status, number, len(found.methods)),
             )
@@ -190,17 +214,16 @@ class Actions:
         """The saturation curves and the verdict; yields status, pane and what can be downloaded."""
         _check_ticket(ticket, turn)
         target_index, layer = choices
-        method, samples, reference = "grad-cam", 1, "usual"
-        photo, found = _opened(photo), self._checked(target_index, method, layer, samples, reference)
+        photo, found = _opened(photo), self._checked(target_index, "grad-cam", layer, samples=1, reference="usual")
         target = photo.prediction(found.target)
         measured = yield from _followed(
-            lambda progress: saturate(self.shared, photo, found, progress),
+            partial(saturate, self.shared, photo, found),
             turn,
             lambda share: (fragments.progress("Scaling the photograph up from black", share), KEEP, KEEP),
         )
         with self.shared.lock:
-            picture = downloads.saturation_picture(self.shared.classifier.name, measured)
-        yield fragments.message("Measured."), fragments.saturated(target, measured, picture), measured
+            drawn = downloads.saturation_drawing(self.shared.classifier.name, measured)
+        yield fragments.message("Measured."), fragments.saturated(target, measured, drawn), measured
 
     @_in_sentences(2)
     def download_maps(self, kind: str, photo: Photo | None, explained: Explained | None) -> Iterator[Shown]:
@@ -230,14 +253,20 @@ class Actions:
         return checked(self.shared, self.limits, target, layer, methods, samples, reference)
 
 
-def _explaining_work(shared: SharedModel, photo: Photo, choices: Choices, method: str) -> Callable[[Progress], Result]:
-    return lambda progress: explain(shared, photo, choices, method, progress)
+def _queued(before: int) -> str:
+    """What is said to a visitor who waits.
+
+    >>> _queued(0), _queued(1)
+    ('Waiting for the network…', 'Waiting for the network: 1 other is before you…')
+    """
+    if before == 0:
+        return "Waiting for the network…"
+    return f"Waiting for the network: {before} {'other is' if before == 1 else 'others are'} before you…"
 
 
-def _measuring_work(
-    shared: SharedModel, photo: Photo, choices: Choices, method: str
-) -> Callable[[Progress], Sequence[Row]]:
-    return lambda progress: measure(shared, photo, choices, method, progress)
+def _enabled(wanted: bool) -> dict[str, Any]:
+    """A button that can be pressed, or not."""
+    return {"__type__": "update", "interactive": wanted}
 
 
 def _followed(work: Callable[[Progress], T], turn: Turn, line: Callable[[float], Shown]) -> Generator[Shown, None, T]:

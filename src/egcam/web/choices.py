@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from egcam.attribution.references import MADE_BY_NAME, by_name
 from egcam.attribution.registry import methods as known_methods
 from egcam.errors import LayerError, MethodError, SamplingError, TargetError, near_misses
 from egcam.web.limits import Limits
+from egcam.web.shared_model import USUAL as USUAL
 from egcam.web.shared_model import SharedModel
-
-USUAL = "usual"
-"""The reference a method takes when none is chosen."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Choices:
 
     Args:
         target: the class, by index.
-        layer: by name.
+        layer: by name, or `USUAL`.
         methods: by name, each once.
         samples: of averaging methods; 0 is each method's own number, as in `egcam explain`.
         reference: the name of what the image is compared with.
@@ -38,11 +36,12 @@ class Choices:
         """The options of `egcam.photos.comparison.explain_one`; the same choices always give the same maps."""
         seen = shared.classifier.preprocessing
         reference = None if self.reference == USUAL else by_name(self.reference, seen.mean, seen.std)
-        return {"layer": self.layer, "samples": self.samples or None, "reference": reference, "seed": 0}
+        return {"layer": self.named_layer, "samples": self.samples or None, "reference": reference, "seed": 0}
 
-    def only(self, method: str) -> Choices:
-        """The same for one method."""
-        return replace(self, methods=(method,))
+    @property
+    def named_layer(self) -> str | None:
+        """None where each method takes its own."""
+        return None if self.layer == USUAL else self.layer
 
 
 def checked(
@@ -57,7 +56,7 @@ def checked(
     """The choices, if the network and the page have what they name; else an error that says what they have."""
     return Choices(
         _checked_target(target, len(shared.classes)),
-        _checked_layer(layer, [choice.name for choice in shared.layers]),
+        _checked_layer(layer, [USUAL, *(choice.name for choice in shared.layers)]),
         _checked_methods(methods),
         _checked_samples(samples, limits.samples),
         _checked_reference(reference),
@@ -100,7 +99,7 @@ def _checked_samples(samples: object, most: int) -> int:
 
 
 def _checked_reference(reference: object) -> str:
-    known = [USUAL, *MADE_BY_NAME]
+    known = list(MADE_BY_NAME)
     if not isinstance(reference, str) or reference not in known:
         raise SamplingError(f"there is no reference {_told(reference)}; {near_misses(str(reference)[:80], known)}")
     return reference

@@ -7,7 +7,6 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy as np
 
 from egcam._version import __version__
 from egcam.errors import InputError
-from egcam.evaluation.table import Row
+from egcam.evaluation.score import Score
 from egcam.figures import method_grid, save, style
-from egcam.figures.page import Page
+from egcam.figures.page import Page, encoded
 from egcam.models.classifier import Prediction
 from egcam.photos.comparison import Result
 from egcam.saturation_check import figures as saturation_figures
@@ -59,7 +58,7 @@ def saturation_file(folder: Path, kind: str, photo: Photo, model: str, found: Sa
     return file
 
 
-def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Row]]) -> Path:
+def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Score]]) -> Path:
     """The scores as CSV; a text that a spreadsheet would compute gets an apostrophe before it."""
     if not rows:
         raise InputError("there is nothing to download yet: measure the methods first")
@@ -73,11 +72,9 @@ def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Row]]) -
     return file
 
 
-def saturation_picture(model: str, found: Saturation) -> bytes:
-    """The saturation curves as a PNG, for showing."""
-    buffer = BytesIO()
-    _curves(model, found).savefig(buffer, format="png", dpi=_DPI)
-    return buffer.getvalue()
+def saturation_drawing(model: str, found: Saturation) -> bytes:
+    """The saturation curves as an SVG, for showing."""
+    return encoded(_curves(model, found), "svg", _DPI)
 
 
 def _inert(text: str) -> str:

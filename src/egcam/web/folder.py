@@ -28,9 +28,6 @@ def temporary_folder(keep_seconds: float) -> Iterator[Path]:
     It is locked for as long as the process lives. Folders of pages that could not clean up are known by their free
     lock, and removed.
 
-    Args:
-        keep_seconds: how long a file stays in it.
-
     Example:
         >>> with temporary_folder(3600) as folder:
         ...     _ = (folder / "photo.png").write_bytes(b"")

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from egcam.attribution.explanation import Explanation
 from egcam.attribution.registry import is_highlighted
 from egcam.drawing.overlays import heatmap_image
-from egcam.evaluation.table import Row
+from egcam.evaluation.score import Score
 from egcam.figures import style
 from egcam.metrics.registry import metric
 from egcam.models.classifier import Prediction
@@ -49,6 +49,7 @@ def explained(photo: Photo, target: Prediction, result: Result) -> str:
         f"layer {explanation.layer}" if explanation.layer else "",
         f"reference {explanation.reference}" if explanation.reference else "",
         f"score {float(explanation.scores.reshape(-1)[0]):.2f}",
+        f"hottest tenth {explanation.worth()}" if explanation.completeness else "",
     ]
     return part(
         _TEMPLATE,
@@ -78,7 +79,7 @@ def compared(
     )
 
 
-def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Sequence[str] = ()) -> str:
+def measured(target: Prediction, rows: Mapping[str, Sequence[Score]], waiting: Sequence[str] = ()) -> str:
     """A table of methods by metrics, the best of each column in bold, and what each metric says."""
     best = _best(rows)
     heads = {name: f"{name.replace('-', ' ')} {metric(name).arrow}" for name in METRICS}
@@ -103,7 +104,7 @@ def measured(target: Prediction, rows: Mapping[str, Sequence[Row]], waiting: Seq
 
 
 def saturated(target: Prediction, found: Saturation, drawn: bytes) -> str:
-    """The verdict and the curves."""
+    """The verdict and the curves, an SVG on white."""
     answers = {"yes": "Yes", "no": "No", "with care": "With care", "unclear": "Unclear"}
     return part(
         _TEMPLATE,
@@ -113,6 +114,7 @@ def saturated(target: Prediction, found: Saturation, drawn: bytes) -> str:
         target=target,
         layer=found.layer,
         chart=drawn,
+        dark=style.darkened(drawn),
     )
 
 
@@ -134,7 +136,7 @@ def strongest(explanation: Explanation) -> str:
     """
     heat = explanation.heatmaps[0].float().cpu().numpy()
     if not np.abs(heat).max() > 0:
-        return "zero everywhere: nothing here speaks for the class"
+        return "zero everywhere: there is no evidence for the class here"
     row, column = np.unravel_index(int(np.abs(heat).argmax()), heat.shape)
     down = ("upper", "", "lower")[min(2, int(3 * row / heat.shape[0]))]
     across = ("left", "", "right")[min(2, int(3 * column / heat.shape[1]))]
@@ -167,11 +169,11 @@ def _coarse(explanation: Explanation) -> Image.Image:
 
 def _hint(explanation: Explanation) -> str:
     if not bool((explanation.maps != 0).any()):
-        return "The map is zero everywhere: at this layer nothing speaks for the class. Try another layer or class."
+        return "The map is zero everywhere: no evidence for the class at this layer. Try another layer or class."
     return "Yellow matters most, then green and blue; where the photograph shows through, it did not matter."
 
 
-def _best(rows: Mapping[str, Sequence[Row]]) -> dict[str, float]:
+def _best(rows: Mapping[str, Sequence[Score]]) -> dict[str, float]:
     """The best score by each metric, where two methods or more have different ones."""
     found = {}
     for name in METRICS:
@@ -181,7 +183,7 @@ def _best(rows: Mapping[str, Sequence[Row]]) -> dict[str, float]:
     return found
 
 
-def _cells(scores: Sequence[Row], best: Mapping[str, float]) -> list[Cell]:
+def _cells(scores: Sequence[Score], best: Mapping[str, float]) -> list[Cell]:
     values = {row.metric: row.value for row in scores if isfinite(row.value)}
     return [
         Cell(f"{values[name]:.3f}", "best" if best.get(name) == values[name] else "") if name in values else Cell("–")

@@ -10,7 +10,8 @@ from PIL import Image
 from egcam.errors import InputError
 from egcam.photos.files import KINDS, read_image
 
-_MEGABYTE = 10**6
+# As browsers and Gradio count, whose message about a file that is too large stands beside ours.
+_MEGABYTE = 2**20
 # Pillow knows some sixty formats, among them ones that start other programs (PostScript); a page needs these six.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _LONGEST_NAME = 60
@@ -24,7 +25,7 @@ class Limits:
         megabytes: of one uploaded file.
         megapixels: of one image; larger ones are refused before their pixels are read.
         samples: the most samples or steps of an averaging method.
-        waiting: how many requests may wait; more are told to come back later.
+        waiting: how many requests may wait; others are asked to come back later.
         sessions: how many sessions' results are kept in memory.
         folder_megabytes: of everything in the temporary folder.
         keep_seconds: how long a file stays in it.

@@ -1,5 +1,5 @@
-"""What reaches the page at all: known hosts, own requests, who has the password, known routes, bodies of a bearable
-size; and what a browser may load.
+"""What reaches the page at all: known hosts, own requests, who has the password, known routes, bodies within
+the size limit; and what a browser may load.
 
 Gradio serves more than this page needs (proxies, recordings, editing). Only what it needs is let through.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from egcam.web.door import Answer, Door, login_page
 from egcam.web.limits import Limits
+from egcam.web.login import Answer, Login, login_page
 from egcam.web.origin import is_foreign
 
 Scope = MutableMapping[str, Any]
@@ -55,7 +55,7 @@ _PAGE = ((b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no
 
 
 class Guard:
-    """Stands before the page's web application.
+    """Checks every request before it reaches the page's web application.
 
     Args:
         application: what is guarded.
@@ -63,13 +63,13 @@ class Guard:
         folder: the page's own temporary folder; uploads are refused while it is full.
         host: where the page is served. On this machine alone, requests that name another host are refused: a foreign
             web page could point its own name at this machine and read answers.
-        door: asks for the password; None where there is none.
+        login: asks for the password; None where there is none.
     """
 
     def __init__(
-        self, application: Application, limits: Limits, folder: Path, host: str, door: Door | None = None
+        self, application: Application, limits: Limits, folder: Path, host: str, login: Login | None = None
     ) -> None:
-        self.application, self.limits, self.folder, self.door = application, limits, folder, door
+        self.application, self.limits, self.folder, self.login = application, limits, folder, login
         self.is_local = is_local(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class Guard:
             return
         headers = dict(scope["headers"])
         refusal = self._foreign(scope, headers)
-        if refusal is None and self._is_shut(scope, headers):
+        if refusal is None and self._needs_login(scope, headers):
             await self._ask(scope, receive, send)
             return
         refusal = refusal or self._unfit(scope, headers)
@@ -100,22 +100,22 @@ class Guard:
             return 403, "This was sent by another web page: open this one itself."
         return None
 
-    def _is_shut(self, scope: Scope, headers: Headers) -> bool:
-        if self.door is None:
+    def _needs_login(self, scope: Scope, headers: Headers) -> bool:
+        if self.login is None:
             return False
         path = scope["path"]
         # Gradio asks itself for this while it starts.
-        is_start = path == _STARTUP and not self.door.is_started
-        return path == _LOGIN or not (is_start or self.door.knows(headers))
+        is_start = path == _STARTUP and not self.login.is_started
+        return path == _LOGIN or not (is_start or self.login.accepts(headers))
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask for the password, or take it."""
-        assert self.door is not None
+        assert self.login is not None
         path, method = scope["path"], scope["method"]
         if path == _LOGIN and method == "POST":
-            answer = self.door.try_password(await _sent_password(receive))
+            answer = self.login.try_password(await _sent_password(receive))
             if answer is Answer.RIGHT:
-                await _answer(send, 303, "", [(b"location", b"./"), (b"set-cookie", self.door.cookie.encode())])
+                await _answer(send, 303, "", [(b"location", b"./"), (b"set-cookie", self.login.cookie.encode())])
             elif answer is Answer.WRONG:
                 await _answer(send, 401, login_page("That is not the password."), _PAGE)
             else:
@@ -147,7 +147,7 @@ class Guard:
                 used += file.stat().st_size
             except OSError:
                 continue
-        return used > self.limits.folder_megabytes * 10**6
+        return used > self.limits.folder_megabytes * 2**20
 
 
 def is_local(host: str) -> bool:

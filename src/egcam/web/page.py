@@ -17,8 +17,8 @@ from egcam.web import fragments
 from egcam.web.actions import Actions
 from egcam.web.choices import USUAL
 from egcam.web.controls import AnyCheckboxGroup, AnyDropdown, AnyNumber, AnyRadio, AnySlider, Drop
-from egcam.web.look import DOWNLOAD, SCRIPT, stylesheet, theme
-from egcam.web.running import Turn
+from egcam.web.jobs import Turn
+from egcam.web.theme import DOWNLOAD, OUTDATED, SCRIPT, stylesheet, theme
 
 TITLE = "What did the network look at?"
 _DEFAULT_METHOD = "expected-grad-cam"
@@ -42,11 +42,7 @@ class Page:
 
 
 def build(actions: Actions) -> Page:
-    """Lay the page out.
-
-    Args:
-        actions: what its controls do.
-    """
+    """Lay the page out."""
     thumbnails = {name: fragments.thumbnail(one.read(), 160) for name, one in actions.samples.items()}
     with gr.Blocks(title=f"egcam: {TITLE}", analytics_enabled=False) as blocks:
         _Layout(actions).build()
@@ -75,16 +71,18 @@ class _Layout:
         self.ticket = AnyNumber(0, visible="hidden", label="turn")
         self.file = gr.File(visible="hidden", label="download", interactive=False)
         self._status()
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=1, min_width=300, elem_classes="eg-column"):
+        # On a phone the result comes between the image and the settings: page.css places the three.
+        with gr.Row(equal_height=False, elem_classes="eg-main"):
+            with gr.Column(min_width=0, elem_classes="eg-column eg-image"):
                 self._image()
-                self._class()
-                self._settings()
-            with gr.Column(scale=2, min_width=300, elem_classes="eg-column"), gr.Tabs():
+            with gr.Column(min_width=0, elem_classes="eg-column eg-results"), gr.Tabs():
                 self._explain_tab()
                 self._compare_tab()
                 self._metrics_tab()
                 self._saturation_tab()
+            with gr.Column(min_width=0, elem_classes="eg-column eg-choices"):
+                self._class()
+                self._settings()
         self._wire()
 
     def _image(self) -> None:
@@ -102,7 +100,6 @@ class _Layout:
             with gr.Row(elem_classes="eg-samples"):
                 for name in self.actions.samples:
                     self.sample_buttons[name] = gr.Button(name, elem_id=f"sample-{name}", min_width=40)
-        self.seen = gr.HTML(elem_id="seen")
 
     def _class(self) -> None:
         shared = self.actions.shared
@@ -120,7 +117,7 @@ class _Layout:
         shared, limits = self.actions.shared, self.actions.limits
         with gr.Accordion("3. Settings", open=False, elem_id="settings"):
             self.layer = AnyDropdown(
-                [(choice.label, choice.name) for choice in shared.layers],
+                [("the method's own", USUAL), *((choice.label, choice.name) for choice in shared.layers)],
                 value=shared.layer,
                 label="Layer",
                 info="Where the maps are made: later layers know more of what is seen, earlier ones more of where.",
@@ -136,7 +133,7 @@ class _Layout:
                 elem_id="samples",
             )
             self.reference = AnyDropdown(
-                [("the method's own", USUAL), *((name, name) for name in MADE_BY_NAME)],
+                [("the method's own" if name == USUAL else name, name) for name in MADE_BY_NAME],
                 value=USUAL,
                 label="Reference",
                 info="What the image is compared with, by the methods that compare.",
@@ -148,18 +145,13 @@ class _Layout:
             self.status = gr.HTML(
                 fragments.message("Drop an image, or take a sample, to begin."), elem_id="status", min_width=180
             )
-            self.stop = gr.Button("Stop", elem_id="stop", scale=0, min_width=80, size="md")
+            self.stop = gr.Button("Stop", elem_id="stop", scale=0, min_width=80, size="md", interactive=False)
 
     def _explain_tab(self) -> None:
         with gr.Tab("Explain", id="explain"):
             with gr.Row(equal_height=False):
                 self.method = AnyDropdown(
-                    _method_choices(),
-                    value=_DEFAULT_METHOD,
-                    label="Method",
-                    elem_id="method",
-                    scale=3,
-                    min_width=200,
+                    _method_choices(), value=_DEFAULT_METHOD, label="Method", elem_id="method", scale=3, min_width=200
                 )
                 self.explain_button = gr.Button("Explain", variant="primary", elem_id="explain", scale=1, min_width=120)
             self.method_words = gr.HTML(self._described(_DEFAULT_METHOD), elem_id="method-words")
@@ -172,7 +164,7 @@ class _Layout:
                 _method_choices(), value=usual_methods(), label="Methods", elem_id="methods"
             )
             with gr.Accordion("What the methods do", open=False):
-                gr.HTML(fragments.descriptions({one.name: one.summary for one in records()}))
+                gr.HTML(fragments.descriptions({one.name: one.summary for one in records() if one.is_available}))
             self.compare_button = gr.Button("Compare", variant="primary", elem_id="compare")
             self.compare_pane = gr.HTML(elem_classes="eg-pane", elem_id="compare-pane")
             self.compare_files = _download_buttons("compare", ("PNG", "SVG", "maps"))
@@ -205,7 +197,7 @@ class _Layout:
         actions = self.actions
         settings = [self.method, self.layer, self.samples, self.reference]
         opened = [
-            *(self.status, self.photo, self.seen, self.top, self.target, self.drop),
+            *(self.status, self.photo, self.top, self.target, self.drop),
             *(self.explain_pane, self.explained, self.compare_pane, self.compared),
             *(self.metrics_pane, self.scores, self.saturation_pane, self.saturation),
         ]
@@ -219,34 +211,30 @@ class _Layout:
         self._then(self.top.input, actions.explain, "explain_top", [self.photo, self.top, *settings], explained)
         self.target.input(self._in_top, [self.photo, self.target], self.top, api_name="target", **_AT_ONCE)
         self._then(self.target.input, actions.explain, "explain_class", explaining, explained)
+        for control, name in ((self.method, "method"), (self.layer, "layer"), (self.reference, "reference")):
+            self._then(control.input, actions.explain_again, f"explain_{name}", explaining, explained)
+        self._then(self.samples.release, actions.explain_again, "explain_samples", explaining, explained)
+        for changed in (
+            self.top.input,
+            self.target.input,
+            self.layer.input,
+            self.reference.input,
+            self.samples.release,
+        ):
+            changed(None, None, None, js=OUTDATED)
         self.method.input(self._described, self.method, self.method_words, api_name="describe", **_AT_ONCE)
         common = [self.layer, self.samples, self.reference]
-        for button, action, name, inputs, outputs in (
-            (
-                self.compare_button,
-                actions.compare,
-                "compare",
-                [self.photo, self.target, self.methods, *common],
-                [self.status, self.compare_pane, self.compared],
-            ),
-            (
-                self.measure_button,
-                actions.measure,
-                "measure",
-                [self.photo, self.target, self.measured, *common],
-                [self.status, self.metrics_pane, self.scores],
-            ),
-            (
-                self.saturate_button,
-                actions.saturate,
-                "saturate",
-                [self.photo, self.target, self.layer],
-                [self.status, self.saturation_pane, self.saturation],
-            ),
-        ):
-            self._then(button.click, action, name, inputs, outputs)
+        comparing, compared = [self.photo, self.target, self.methods, *common], [self.compare_pane, self.compared]
+        self._then(self.compare_button.click, actions.compare, "compare", comparing, [self.status, *compared])
+        measuring, measured = [self.photo, self.target, self.measured, *common], [self.metrics_pane, self.scores]
+        self._then(self.measure_button.click, actions.measure, "measure", measuring, [self.status, *measured])
+        saturating, saturated = [self.photo, self.target, self.layer], [self.saturation_pane, self.saturation]
+        self._then(self.saturate_button.click, actions.saturate, "saturate", saturating, [self.status, *saturated])
         self._wire_downloads()
-        self.stop.click(actions.stop, self.turn, self.status, cancels=self.events, api_name="stop", **_AT_ONCE)
+        stopped = self.stop.click(
+            actions.stop, self.turn, [self.status, self.stop], cancels=self.events, api_name="stop", **_AT_ONCE
+        )
+        self._offer(stopped, "stop")
 
     def _then(
         self,
@@ -257,7 +245,8 @@ class _Layout:
         outputs: Sequence[Any],
     ) -> None:
         """On the trigger, end what is running at once; then queue the action."""
-        begun = trigger(self.actions.begin, self.turn, [self.status, self.ticket], api_name=f"begin_{name}", **_AT_ONCE)
+        told = [self.status, self.ticket, self.stop]
+        begun = trigger(self.actions.begin, self.turn, told, api_name=f"begin_{name}", **_AT_ONCE)
         done = begun.then(
             action,
             [self.ticket, self.turn, *inputs],
@@ -268,6 +257,15 @@ class _Layout:
             **_QUEUE,
         )
         self.events.append(done)
+        self._offer(done, name)
+
+    def _offer(self, done: Any, name: str) -> None:
+        """Afterwards, let only those buttons be pressed that do something."""
+        groups = (self.explain_files, self.compare_files, self.scores_files, self.saturation_files)
+        states = (self.explained, self.compared, self.scores, self.saturation)
+        each = [state for state, buttons in zip(states, groups, strict=True) for _ in buttons]
+        buttons = [button for group in groups for button in group]
+        done.then(self.actions.offered, [self.turn, *each], [self.stop, *buttons], api_name=f"offer_{name}", **_AT_ONCE)
 
     def _wire_downloads(self) -> None:
         actions = self.actions
@@ -310,11 +308,14 @@ def _same(value: Any) -> Any:
 
 
 def _method_choices() -> list[tuple[str, str]]:
-    return [(one.label, one.name) for one in records()]
+    return [(one.label, one.name) for one in records() if one.is_available]
 
 
 def _download_buttons(group: str, names: Sequence[str]) -> list[gr.Button]:
     with gr.Row(elem_classes="eg-files"):
         return [
-            gr.Button(f"Download {name}", size="sm", elem_id=f"{group}-{name.lower()}", min_width=100) for name in names
+            gr.Button(
+                f"Download {name}", size="sm", elem_id=f"{group}-{name.lower()}", min_width=100, interactive=False
+            )
+            for name in names
         ]

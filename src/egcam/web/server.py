@@ -1,9 +1,8 @@
-"""Serve the page: on this machine only unless told otherwise, from a temporary folder that goes when it ends."""
+"""Serve the page: on this machine only by default, from a temporary folder that goes when it ends."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,22 +13,16 @@ from typing import Any
 
 from egcam.errors import InputError, require
 from egcam.models.zoo import Classifier
-from egcam.web.door import Door
 from egcam.web.folder import temporary_folder
 from egcam.web.limits import Limits
+from egcam.web.login import Login
 
 LOCAL = "127.0.0.1"
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass(frozen=True)
 class Running:
-    """A page that is being served.
-
-    Args:
-        url: where.
-        folder: its temporary folder.
-    """
+    """A page that is being served."""
 
     url: str
     folder: Path
@@ -49,7 +42,7 @@ def serve(
 
     Args:
         classifier: the network to explain.
-        layer: where to explain unless the visitor chooses otherwise; found if not given.
+        layer: where to explain unless the visitor chooses otherwise; each method's own layer if not given.
         host: the address to listen at; only this machine can reach the default.
         port: None or 0 takes a free one.
         limits: what the page accepts.
@@ -57,37 +50,13 @@ def serve(
     """
     require("gradio", "app", "the page")
     limits = limits or Limits()
-    door = None if password is None else Door(password)
+    login = None if password is None else Login(password)
     with temporary_folder(limits.keep_seconds) as folder, _environment(folder):
-        blocks = _launch(classifier, layer, host, port, limits, folder, door)
+        blocks = _launch(classifier, layer, host, port, limits, folder, login)
         try:
             yield Running(str(blocks.local_url), folder)
         finally:
             blocks.close(verbose=False)
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """What ends a service or a terminal (SIGTERM, SIGHUP) does as Ctrl-C does, for the length of a `with` block.
-
-    The second one is passed over, so that nothing disturbs the cleaning up. What was ignored before, as under `nohup`,
-    stays so. For the main thread only.
-    """
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    heard = {number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-
-    def end(*_: object) -> None:
-        for number in heard:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in heard:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in heard:
-            signal.signal(number, before[number])
 
 
 def wait() -> None:
@@ -106,7 +75,7 @@ def _launch(
     port: int | None,
     limits: Limits,
     folder: Path,
-    door: Door | None,
+    login: Login | None,
 ) -> Any:
     from starlette.middleware import Middleware
 
@@ -117,7 +86,7 @@ def _launch(
 
     chosen = _free_port(host, port)
     page = build(Actions(share(classifier, layer), limits, folder))
-    guard = Middleware(Guard, limits=limits, folder=folder, host=host, door=door)
+    guard = Middleware(Guard, limits=limits, folder=folder, host=host, login=login)
     page.blocks.launch(
         server_name=host,
         server_port=chosen,
@@ -142,8 +111,8 @@ def _launch(
         css=page.css,
         js=page.script,
     )
-    if door is not None:
-        door.is_started = True
+    if login is not None:
+        login.is_started = True
     return page.blocks
 
 

@@ -12,9 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from egcam.evaluation.evaluate import evaluate
-from egcam.evaluation.table import Row
-from egcam.models.classifier import Prediction, Progress
+from egcam.evaluation.score import Score
+from egcam.models.classifier import Prediction
 from egcam.photos.comparison import Result, explain_one
+from egcam.progress import Progress
 from egcam.saturation_check.measure import normalised_black, saturation
 from egcam.saturation_check.result import Saturation
 from egcam.web.choices import Choices
@@ -51,7 +52,7 @@ class Photo:
         return next(prediction for prediction in self.predictions if prediction.index == index)
 
 
-def look(shared: SharedModel, image: Image.Image, name: str) -> Photo:
+def open_photo(shared: SharedModel, image: Image.Image, name: str) -> Photo:
     """Show the network a photograph."""
     classifier = shared.classifier
     with shared.lock:
@@ -64,25 +65,17 @@ def look(shared: SharedModel, image: Image.Image, name: str) -> Photo:
 
 
 def explain(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> Result:
-    """One method's map and overlay for the chosen class.
-
-    Args:
-        shared: the network.
-        photo: the photograph.
-        choices: class, layer, samples and reference.
-        method: by name.
-        progress: called with the share done, from 0 to 1; what it raises ends the work.
-    """
+    """One method's map and overlay for the chosen class."""
     with shared.lock:
         options = choices.options(shared)
         return explain_one(shared.classifier, photo.images, photo.seen, method, choices.target, options, progress)
 
 
-def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> tuple[Row, ...]:
+def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> tuple[Score, ...]:
     """One method's scores by the quick metrics, in the order of `METRICS`."""
     height, width = photo.images.shape[-2:]
     step = max(1, round(height * width / CURVE_POINTS))
-    # evaluate speaks up once for the maps and once before each family of metrics: about five times.
+    # evaluate reports once for the maps and once before each metric: about five times.
     spoken = _Steps(progress, 5)
     with shared.lock:
         table = evaluate(
@@ -105,7 +98,7 @@ def saturate(shared: SharedModel, photo: Photo, choices: Choices, progress: Prog
         return saturation(
             shared.classifier.model,
             photo.images,
-            choices.layer,
+            choices.named_layer,
             _SATURATION_STEPS,
             choices.target,
             black=normalised_black(seen.mean, seen.std),

@@ -7,20 +7,24 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import nn
 
 from egcam.errors import LayerError
-from egcam.models.layers import last_spatial_layer
+from egcam.models.layers import feature_layers, last_spatial_layer, works_on_tokens
 from egcam.models.targets import class_count
 from egcam.models.trace import Call, Trace, dry_run
 from egcam.models.zoo import Classifier
 
+USUAL = "usual"
+"""The layer or the reference a method takes when none is chosen."""
+
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """A layer that can be explained: its name and the (channels, height, width) it puts out."""
+    """A layer that can be explained: its name and the (channels, height, width) it outputs."""
 
     name: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
 
     @property
     def label(self) -> str:
@@ -47,9 +51,8 @@ class SharedModel:
 
     @property
     def layer(self) -> str:
-        """The layer explained unless another is chosen."""
-        assert self.classifier.layer is not None
-        return self.classifier.layer
+        """The layer explained unless another is chosen; `USUAL` is each method's own."""
+        return self.classifier.layer or USUAL
 
 
 def share(classifier: Classifier, layer: str | None = None) -> SharedModel:
@@ -57,7 +60,7 @@ def share(classifier: Classifier, layer: str | None = None) -> SharedModel:
 
     Args:
         classifier: the network.
-        layer: where to explain unless the visitor chooses otherwise; found if not given.
+        layer: where to explain unless the visitor chooses otherwise; each method's own layer if not given.
 
     Example:
         >>> from torch import nn
@@ -65,20 +68,31 @@ def share(classifier: Classifier, layer: str | None = None) -> SharedModel:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
         >>> shared = share(Classifier(net, "small", ["cat", "dog"], Preprocessing((8, 8), 8)))
         >>> [choice.name for choice in shared.layers], shared.layer, shared.classes
-        (['0', '1'], '1', ('cat', 'dog'))
+        (['0', '1'], 'usual', ('cat', 'dog'))
     """
     height, width = classifier.size
     channels = len(classifier.preprocessing.mean)
     trace = dry_run(classifier.model, torch.zeros(1, channels, height, width, device=classifier.device))
-    wanted = layer or classifier.layer or last_spatial_layer(trace)
-    found = _layer_choices(trace, wanted)
+    wanted = layer or classifier.layer
+    choices = _token_layers if works_on_tokens(trace) else _layer_choices
+    found = choices(classifier.model, trace, wanted or last_spatial_layer(trace))
     count = 0 if trace.classes is None else class_count(trace.classes, classifier.classes)
-    names = tuple(_class_label(classifier, index) for index in range(count))
+    names = tuple(classifier.class_name(index) for index in range(count))
     return SharedModel(replace(classifier, layer=wanted), found, names)
 
 
-def _layer_choices(trace: Trace, wanted: str) -> tuple[LayerChoice, ...]:
-    """The outermost modules that put out feature maps, and the wanted one.
+def _token_layers(model: nn.Module, trace: Trace, wanted: str) -> tuple[LayerChoice, ...]:
+    """The layers between the blocks of a transformer that the scores depend on, and the wanted one."""
+    found = [LayerChoice(one.name, (one.channels, *one.size)) for one in feature_layers(model, trace)]
+    calls = trace.calls_of(wanted.partition(":")[0])
+    if not calls:
+        raise LayerError(f"layer {wanted!r} is not in this network; try {', '.join(one.name for one in found[-3:])}")
+    named = LayerChoice(wanted, trace.map_shape(calls[-1]))
+    return tuple(found if any(one.name == wanted for one in found) else [*found, named])
+
+
+def _layer_choices(model: nn.Module, trace: Trace, wanted: str) -> tuple[LayerChoice, ...]:
+    """The outermost modules that output feature maps, and the wanted one.
 
     A module that takes the image itself and holds others (`features` of VGG) spans the network: what is in it counts.
     """
@@ -97,7 +111,7 @@ def _layer_choices(trace: Trace, wanted: str) -> tuple[LayerChoice, ...]:
         calls = [call for call in trace.calls if call.name == wanted.partition(":")[0] and len(call.shape) == 4]
         if not calls:
             known = ", ".join(list(kept)[-3:])
-            raise LayerError(f"layer {wanted!r} puts out no feature maps, or is not in this network; try {known}")
+            raise LayerError(f"layer {wanted!r} outputs no feature maps, or is not in this network; try {known}")
         kept[wanted] = calls[-1]
     ordered = sorted(kept.items(), key=lambda item: item[1].finished)
     return tuple(LayerChoice(name, trace.map_shape(call)) for name, call in ordered)
@@ -110,8 +124,3 @@ def _has_places(call: Call) -> bool:
 
 def _is_inside(name: str, other: str) -> bool:
     return name.startswith(other + ".")
-
-
-def _class_label(classifier: Classifier, index: int) -> str:
-    """The class's first name, or "class 7"."""
-    return classifier.class_name(index)

@@ -13,62 +13,46 @@ from egcam.cli.console import DONE, SOME_FAILED, note, print_error, print_json, 
 from egcam.cli.console import out as console
 
 
+@opt.explaining
 def compare(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.", show_default=False)],
     methods: opt.Methods = None,
     model: opt.Model = opt.DEFAULT_MODEL,
     target: opt.Target = None,
-    layer: opt.Layer = None,
-    reference: opt.Reference = None,
-    samples: opt.Samples = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = None,
-    batch_size: opt.BatchSize = None,
     out: opt.Out = opt.OUT,
-    weights: opt.Weights = None,
-    classes: opt.Classes = None,
-    signed: opt.Signed = False,
-    sharpness: opt.Sharpness = 1.0,
-    as_json: opt.Json = False,
+    texts: opt.Texts = None,
+    *,
+    given: opt.Explaining,
 ) -> int:
     """Compare methods on one image: a labelled grid with the image, each method and the top-5 predictions."""
     from egcam.attribution.registry import usual_methods
-    from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
+    from egcam.cli.inputs import read_methods, read_target
     from egcam.cli.output import comparison_dict, fitting_name
-    from egcam.drawing.palette import checked_sharpness
     from egcam.errors import InputError
-    from egcam.models.zoo import load
     from egcam.photos.comparison import compare as run
     from egcam.photos.files import read_image
 
     names = read_methods(methods) if methods else usual_methods()
-    checked_sharpness(sharpness)
+    given.check()
     try:
         photograph = read_image(image)
     except InputError as error:
         print_error(error)
-        if as_json:
+        if given.as_json:
             print_json({"error": str(error), "exit_code": SOME_FAILED})
         return SOME_FAILED
-    classifier = load(model, weights, device, read_classes(classes))
-    options = {
-        "layer": layer,
-        "samples": samples,
-        "seed": seed,
-        "batch_size": batch_size,
-        "signed": signed,
-        "reference": read_reference(reference, classifier),
-    }
-    everything = (methods or "").strip() == "all"
-    with short_warnings(image), progress_bar(f"comparing {len(names)} methods", wanted=not as_json) as share:
+    classifier = given.classifier(model, texts)
+    options = given.of_method(classifier)
+    wanted, everything = read_target(target), (methods or "").strip() == "all"
+    with short_warnings(image), progress_bar(f"comparing {len(names)} methods", wanted=not given.as_json) as share:
         title = readable(image.name)
-        found = run(classifier, photograph, names, title, read_target(target), options, everything, share, sharpness)
+        found = run(classifier, photograph, names, title, wanted, options, everything, share, given.sharpness)
     for name, reason in found.skipped.items():
         note(f"{name} is left out: {reason}")
     out.mkdir(parents=True, exist_ok=True)
     picture = out / fitting_name(image.stem, "-comparison.png")
     found.picture().save(picture)
-    if as_json:
+    if given.as_json:
         print_json({"egcam": __version__, "file": str(image), "picture": str(picture), **comparison_dict(found)})
     else:
         said = f"{found.target.name} ({found.target.probability:.1%})"

@@ -48,8 +48,8 @@ def demo(
         said = f"{one.target.name} ({one.target.probability:.0%})"
         say(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
     if quick:
-        slow = ", ".join(one.name for one in records() if one.is_slow)
-        say(f"With --quick, {slow} is left out and the others take fewer samples.")
+        slow = " and ".join(one.name for one in records() if one.is_slow and not one.package)
+        say(f"With --quick, {slow} are left out and the others take fewer samples.")
     if made.once:
         say(f"Too slow to repeat, shown on the first photograph only: {', '.join(made.once)}. --full repeats them.")
     say(f"Gallery: {made.gallery}", markup=False)

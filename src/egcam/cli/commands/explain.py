@@ -4,118 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from egcam._version import __version__
 from egcam.cli import options as opt
-from egcam.cli.console import (
-    DONE,
-    SOME_FAILED,
-    failed_list,
-    note,
-    part_of,
-    print_error,
-    print_json,
-    progress_bar,
-    short_warnings,
-)
+from egcam.cli.console import DONE, SOME_FAILED, explained_each, failed_list, note, print_json
+from egcam.progress import Progress
+
+if TYPE_CHECKING:
+    from egcam.photos.comparison import Result
 
 # What is passed whether or not it was typed; a method without it needs no note.
 _QUIET = {"seed", "score", "signed", "batch_size"}
 
 
+@opt.explaining
 def explain(
     images: opt.Images,
     model: opt.Model = opt.DEFAULT_MODEL,
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="How to explain; see: egcam methods")
-    ] = opt.DEFAULT_METHOD,
+    method: opt.Method = opt.DEFAULT_METHOD,
     target: opt.Target = None,
-    layer: opt.Layer = None,
-    reference: opt.Reference = None,
-    samples: opt.Samples = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = None,
-    batch_size: opt.BatchSize = None,
+    tolerance: opt.Tolerance = None,
+    reshape: opt.Reshape = None,
     out: opt.Out = opt.OUT,
-    weights: opt.Weights = None,
-    classes: opt.Classes = None,
+    texts: opt.Texts = None,
     score: Annotated[
-        str,
-        typer.Option(metavar="KIND", help="What is explained: logit, probability, or sigmoid (multi-label)."),
+        str, typer.Option(metavar="KIND", help="What is explained: logit, probability, or sigmoid (multi-label).")
     ] = "logit",
-    signed: opt.Signed = False,
-    sharpness: opt.Sharpness = 1.0,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many predictions --json lists.")] = 5,
-    as_json: opt.Json = False,
+    *,
+    given: opt.Explaining,
 ) -> int:
     """Explain images: an overlay, a heat map and the numbers for each.
 
     Each image gets a folder below --out with overlay.png, heatmap.png, explanation.npz and explanation.json. An image
     that cannot be read is named, and the others are still done.
     """
-    from egcam.cli.inputs import check_method, read_classes, read_reference, read_target
+    from egcam.cli.inputs import check_folder, check_method, read_reshape, read_target
     from egcam.cli.output import Explained, own_folder, print_table
-    from egcam.drawing.palette import checked_sharpness
-    from egcam.errors import InputError
-    from egcam.models.zoo import load
     from egcam.photos.comparison import explain_one
     from egcam.photos.files import find_images, read_image
 
     check_method(method)
-    checked_sharpness(sharpness)
+    check_folder(out)
+    given.check()
     files = find_images(images)
-    classifier = load(model, weights, device, read_classes(classes))
+    classifier = given.classifier(model, texts)
     options = {
-        "layer": layer,
-        "samples": samples,
-        "seed": seed,
-        "batch_size": batch_size,
+        **given.of_method(classifier),
+        "tolerance": tolerance,
+        "reshape": read_reshape(reshape),
         "score": score,
-        "signed": signed,
-        "reference": read_reference(reference, classifier),
     }
     _note_unused(method, options)
     explained: list[Explained] = []
     failed: dict[str, str] = {}
     taken: set[Path] = set()
-    with progress_bar(f"explaining {len(files)} image(s)", wanted=not as_json) as share:
-        for number, file in enumerate(files):
-            progress = part_of(share, number, len(files))
-            try:
-                with short_warnings(file) as warned:
-                    photograph = read_image(file)
-                    result = explain_one(
-                        classifier,
-                        classifier.images(photograph),
-                        classifier.crop(photograph),
-                        method,
-                        read_target(target),
-                        options,
-                        progress,
-                        sharpness,
-                    )
-            except InputError as error:
-                failed[str(file)] = str(error)
-                print_error(error)
-            else:
-                assert result.explanation.outputs is not None
-                predictions = classifier.predictions(result.explanation.outputs, multilabel=score == "sigmoid")
-                said = classifier.explained_class(result.explanation, predictions)
-                folder = own_folder(out, file, method, taken)
-                explained.append(Explained(file, folder, said, tuple(predictions[:top]), result, tuple(warned)))
-                explained[-1].save()
-            progress(1.0)
-    if as_json:
+
+    def explain_file(file: Path, progress: Progress) -> Result:
+        photograph = read_image(file)
+        images, crop = classifier.images(photograph), classifier.crop(photograph)
+        wanted = read_target(target)
+        return explain_one(classifier, images, crop, method, wanted, options, progress, given.sharpness)
+
+    for file, result, warned in explained_each(files, explain_file, failed, given.as_json):
+        assert result.explanation.outputs is not None
+        predictions = classifier.predictions(result.explanation.outputs, multilabel=score == "sigmoid")
+        said = classifier.explained_class(result.explanation, predictions)
+        folder = own_folder(out, file, method, taken)
+        explained.append(Explained(file, folder, said, tuple(predictions[:top]), result, tuple(warned)))
+        explained[-1].save()
+    if given.as_json:
         print_json(
             {
                 "egcam": __version__,
                 "model": classifier.name,
                 "device": str(classifier.device),
                 "method": method,
-                "seed": seed,
+                "seed": given.seed,
                 "out": str(out),
                 "images": [one.as_dict() for one in explained],
                 "failed": failed_list(failed),

@@ -14,10 +14,11 @@ from egcam.cli.console import (
     DONE,
     SOME_FAILED,
     failed_list,
+    none_read,
     note,
-    print_error,
     print_json,
     progress_bar,
+    read_each,
     short_warnings,
 )
 from egcam.cli.console import out as console
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from egcam.photos.figure_kinds import Drawn, Kind, Photograph, Request
 
 
+@opt.explaining
 def figure(
     kind: Annotated[
         str,
@@ -60,34 +62,25 @@ def figure(
     ] = None,
     patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many cells of the grid.")] = 4,
     grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side of the image.")] = 7,
-    layer: opt.Layer = None,
-    reference: opt.Reference = None,
-    samples: opt.Samples = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = None,
-    batch_size: opt.BatchSize = None,
-    weights: opt.Weights = None,
-    classes: opt.Classes = None,
-    signed: opt.Signed = False,
+    texts: opt.Texts = None,
     width: Annotated[str | None, typer.Option(metavar="W", help="column (3.3 in), page (6.9 in), or inches.")] = None,
     colors: Annotated[str | None, typer.Option(metavar="NAME", help="A matplotlib colour map; viridis.")] = None,
-    sharpness: opt.Sharpness = 1.0,
     dpi: Annotated[int, typer.Option(metavar="N", min=20, max=2400, help="Pixels per inch.")] = 300,
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", "-o", metavar="FILE", help="FILE.png or FILE.svg; may be given twice."),
+        typer.Option("--out", "-o", metavar="FILE", help="FILE.png, .svg or .pdf; may be given twice."),
     ] = None,
-    as_json: opt.Json = False,
+    *,
+    given: opt.Explaining,
 ) -> int:
-    """Draw a figure for a paper, as PNG or SVG: what it shows is computed from the images.
+    """Draw a figure for a paper, as PNG, SVG or PDF: what it shows is computed from the images.
 
     grid: image, coarse maps and overlays of several methods. mask: maps beside the object's mask, with scores.
     patches: the most important parts. contrast: why this class rather than that. convergence: how many samples a map
     needs. curves: insertion and deletion. bars, ranks, radar: quality metrics.
     """
-    from egcam.cli.inputs import read_classes, read_methods, read_reference, read_target
+    from egcam.cli.inputs import read_methods, read_target
     from egcam.figures.page import checked_path, save
-    from egcam.models.zoo import load
     from egcam.photos.figure_kinds import Request, kind_of
     from egcam.photos.files import find_images
 
@@ -97,28 +90,19 @@ def figure(
     names = read_methods(methods) if methods else wanted.methods
     if wanted.one_method and len(names) > 1:
         raise InputError(f"a figure of kind {kind} shows one method, not {len(names)}: pass --methods {names[-1]}")
-    style = {"width": _width(width or wanted.width)} | _overlay_style(kind, wanted, colors, sharpness)
+    style = {"width": _width(width or wanted.width)} | _overlay_style(kind, wanted, colors, given.sharpness)
     files, masks = find_images(images), mask or []
     _check_images(kind, wanted, files, masks, saturated or [])
-    classifier = load(model, weights, device, read_classes(classes))
-    options = {
-        "layer": layer,
-        "samples": samples,
-        "seed": seed,
-        "batch_size": batch_size,
-        "signed": signed,
-        "reference": read_reference(reference, classifier),
-    }
+    classifier = given.classifier(model, texts)
+    options = given.of_method(classifier)
     failed: dict[str, str] = {}
     photographs = _read(classifier, files, target, masks, failed)
     more = _read(classifier, find_images(saturated) if saturated else [], target, [], failed)
     if not photographs or (saturated and not more):
-        if as_json:
-            print_json({"error": "no image could be read", "exit_code": SOME_FAILED, "failed": failed_list(failed)})
-        return SOME_FAILED
+        return none_read(failed, given.as_json)
     with (
         short_warnings(", ".join(str(one.file) for one in photographs[:2])),
-        progress_bar(f"figure: {kind}", wanted=not as_json) as share,
+        progress_bar(f"figure: {kind}", wanted=not given.as_json) as share,
     ):
         request = Request(
             classifier,
@@ -139,7 +123,7 @@ def figure(
     for name, reason in drawn.skipped.items():
         note(f"{name} is left out: {reason}")
     written = save(drawn.figure, *targets, dpi=dpi)
-    _report(kind, request, drawn, written, failed, as_json)
+    _report(kind, request, drawn, written, failed, given.as_json)
     return SOME_FAILED if failed else DONE
 
 
@@ -191,14 +175,9 @@ def _read(
     from egcam.cli.inputs import read_target
     from egcam.photos.figure_kinds import read_photograph
 
-    read = []
-    for number, file in enumerate(files):
-        try:
-            read.append(read_photograph(classifier, file, read_target(target), masks[number] if masks else None))
-        except InputError as error:
-            failed[str(file)] = str(error)
-            print_error(error)
-    return tuple(read)
+    mask_of = dict(zip(files, masks, strict=bool(masks)))
+    wanted = read_target(target)
+    return tuple(read_each(files, lambda file: read_photograph(classifier, file, wanted, mask_of.get(file)), failed))
 
 
 def _report(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from egcam.cli import options as opt
-from egcam.cli.console import out, print_json
+from egcam.cli.console import out, print_json, table
 
 
 def layers(
@@ -18,35 +17,49 @@ def layers(
 ) -> None:
     """List the layers between a network's blocks, with resolution, channels and what follows them.
 
-    The last column is the share of the network that a sample of the latent path runs, forward. Layers inside blocks can
-    be named as well; a skip connection may go around those.
+    Marked are the layer most methods take where none is given, and that of Expected Grad-CAM. The last column is the
+    share of the network that a sample of the latent path runs, forward. Layers inside blocks can be named as well; a
+    skip connection may go around those.
     """
     import torch
 
     from egcam.evaluation.layers import candidate_layers
     from egcam.models import zoo
-    from egcam.models.layers import find_layer
+    from egcam.models.layers import last_spatial_layer, layer_before_curved_tail
+    from egcam.models.trace import dry_run
 
     classifier = zoo.load(model, weights=weights if weights is not None else _weights_needed(model))
     channels = 3
     images = torch.zeros(1, channels, *classifier.preprocessing.size, device=classifier.device)
     found = candidate_layers(classifier.model, images)
-    usual = classifier.layer or find_layer(classifier.model, images)
+    trace = dry_run(classifier.model, images)
+    usual = classifier.layer or last_spatial_layer(trace)
+    inner = classifier.layer or layer_before_curved_tail(classifier.model, trace)
     if as_json:
-        print_json({"model": model, "found": usual, "layers": [_record(layer) for layer in found]})
+        listed = [_record(layer) for layer in found]
+        print_json({"model": model, "found": usual, "expected-grad-cam": inner, "layers": listed})
         return
-    table = Table(box=None, pad_edge=False)
-    for head in ("layer", "map", "channels", "follows"):
-        table.add_column(head, justify="left" if head == "layer" else "right", no_wrap=True)
-    for layer in found:
-        name = f"{layer.name}  (found)" if layer.name == usual else layer.name
-        height, width = layer.size
-        table.add_row(name, f"{height} x {width}", str(layer.channels), f"{layer.tail:.1%}")
-    out().print(table)
+    heads = ("layer", "map", "channels", "follows")
+    rows = [
+        (
+            _marked(layer.name, {"found": usual, "expected-grad-cam": inner}),
+            f"{layer.size[0]} x {layer.size[1]}",
+            str(layer.channels),
+            f"{layer.tail:.1%}",
+        )
+        for layer in found
+    ]
+    out().print(table(heads, rows, right=heads[1:], whole=heads))
+
+
+def _marked(name: str, marks: dict[str, str]) -> str:
+    """The layer's name, and what finds this layer by itself."""
+    own = ", ".join(mark for mark, at in marks.items() if at == name)
+    return f"{name}  ({own})" if own else name
 
 
 def _weights_needed(model: str) -> str | None:
-    """Only shapes matter, so nothing is downloaded; what comes with the package or is one's own is taken as it is."""
+    """Only shapes matter, so nothing is downloaded; the package's own model and the user's are taken as they are."""
     return None if model == opt.DEFAULT_MODEL or ".py" in model else "random"
 
 

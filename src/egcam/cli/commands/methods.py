@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from egcam.cli import options as opt
-from egcam.cli.console import out, print_json
+from egcam.cli.console import out, print_json, table
 
 if TYPE_CHECKING:
     from egcam.attribution.registry import Method
@@ -25,7 +24,7 @@ def methods(
     """List the methods and what each does; with a NAME, that method's options and their defaults."""
     from egcam.attribution.registry import GROUPS, method, records
 
-    shown = list(records()) if name is None else [method(name)]
+    shown = list(records(controls=True)) if name is None else [method(name)]
     if as_json:
         print_json({"methods": [_as_dict(one) for one in shown]})
         return
@@ -33,9 +32,10 @@ def methods(
     if name is not None:
         (one,) = shown
         console.print(f"[bold]{escape(one.label)}[/bold] {escape(one.summary)}")
-        console.print(_table(("option", "default"), [(key, _plain(value)) for key, value in one.options().items()]))
+        rows = [(key, _plain(value)) for key, value in one.options().items()]
+        console.print(table(("option", "default"), rows, whole={"option"}))
         return
-    console.print(_table(("method", "what it does"), [(one.name, one.summary) for one in shown]))
+    console.print(table(("method", "what it does"), [(one.name, one.summary) for one in shown], whole={"method"}))
     yours = [one.name for one in shown if one.group == "yours"]
     if yours:
         console.print(f"{GROUPS['yours']}: {', '.join(yours)}", markup=False)
@@ -57,12 +57,3 @@ def _as_dict(one: Method) -> dict[str, Any]:
 def _plain(value: Any) -> str:
     """A default as one would type it; what must be given has none."""
     return "required" if value is Parameter.empty else value if isinstance(value, str) else str(value)
-
-
-def _table(titles: tuple[str, str], rows: list[tuple[str, str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(titles[0], no_wrap=True)
-    table.add_column(titles[1])
-    for first, second in rows:
-        table.add_row(escape(first), escape(second))
-    return table

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
-from rich.table import Table
-
 from egcam.cli import options as opt
-from egcam.cli.console import out, print_json
+from egcam.cli.console import out, print_json, table
 
 
 def metrics(as_json: opt.Json = False) -> None:
@@ -26,9 +23,5 @@ def metrics(as_json: opt.Json = False) -> None:
     if as_json:
         print_json({"metrics": rows})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("metric", "group", "better", "what it measures"):
-        table.add_column(title, no_wrap=title == "metric")
-    for row in rows:
-        table.add_row(*(escape(str(row[key])) for key in ("name", "group", "better", "meaning")))
-    out().print(table)
+    cells = [[str(row[key]) for key in ("name", "group", "better", "meaning")] for row in rows]
+    out().print(table(("metric", "group", "better", "what it measures"), cells, whole={"metric"}))

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from egcam._version import __version__
 from egcam.cli import options as opt
@@ -17,19 +15,23 @@ from egcam.cli.console import (
     DONE,
     SOME_FAILED,
     failed_list,
+    none_read,
     note,
-    part_of,
-    print_error,
     print_json,
     progress_bar,
+    read_each,
     short_warnings,
+    table,
 )
 from egcam.cli.console import out as console
 from egcam.errors import InputError, LayerError, ModelError, near_misses
+from egcam.progress import piece_of
 
 if TYPE_CHECKING:
     from egcam.saturation_check.measure import Spacing
     from egcam.saturation_check.study import ModelStudy, Photograph
+
+_ENOUGH = 20  # images, below which means of two methods' patches are not shown side by side
 
 
 def saturation(
@@ -74,7 +76,7 @@ def saturation(
     """
     from egcam.cli.inputs import read_classes, read_reference, read_target
     from egcam.drawing.palette import checked_sharpness
-    from egcam.models.zoo import load
+    from egcam.models.zoo import load_for_photographs
     from egcam.saturation_check.files import write_json, write_study
     from egcam.saturation_check.study import study_model
 
@@ -83,13 +85,11 @@ def saturation(
     asked = read_models(model, layer, weights)
     photographs, failed = _read_photographs(images, most)
     if not photographs:
-        if as_json:
-            print_json({"error": "no image could be read", "failed": failed_list(failed), "exit_code": SOME_FAILED})
-        return SOME_FAILED
+        return none_read(failed, as_json)
     studies: list[ModelStudy] = []
     with progress_bar(f"scaling {len(photographs)} image(s)", wanted=not as_json) as share:
         for number, (name, at, file) in enumerate(asked):
-            classifier = load(name, file, device, read_classes(classes))
+            classifier = load_for_photographs(name, file, device, read_classes(classes))
             options = {"reference": read_reference(reference, classifier), "samples": samples}
             with short_warnings(name):
                 study = study_model(
@@ -103,10 +103,10 @@ def saturation(
                     grid=grid,
                     options=options,
                     batch_size=batch_size,
-                    progress=part_of(share, number, len(asked)),
+                    progress=piece_of(share, number, len(asked)),
                 )
             studies.append(study)
-    studies = told_apart(studies)
+    studies = with_distinct_labels(studies)
     files = write_study(studies, out, sharpness)
     document = _document(studies, failed, [*files, out / "summary.json"], out)
     write_json(document, out / "summary.json")
@@ -159,7 +159,7 @@ def _entries(text: str | None) -> list[str | None]:
     return [] if text is None else [part.strip() or None for part in text.split(",")]
 
 
-def told_apart(studies: Sequence[ModelStudy]) -> list[ModelStudy]:
+def with_distinct_labels(studies: Sequence[ModelStudy]) -> list[ModelStudy]:
     """The studies with labels that differ: where a network comes twice, by its layer, else by a number."""
     labels: list[str] = []
     models = [study.label for study in studies]
@@ -179,15 +179,8 @@ def _read_photographs(paths: Sequence[Path], most: int) -> tuple[list[Photograph
     if len(files) > most:
         note(f"{most} of {len(files)} images, evenly spread, are measured; --images N takes more")
         files = [files[index * len(files) // most] for index in range(most)]
-    photographs: list[Photograph] = []
     failed: dict[str, str] = {}
-    for file in files:
-        try:
-            photographs.append(Photograph(str(file), read_image(file)))
-        except InputError as error:
-            failed[str(file)] = str(error)
-            print_error(error)
-    return photographs, failed
+    return read_each(files, lambda file: Photograph(str(file), read_image(file)), failed), failed
 
 
 def _document(
@@ -205,30 +198,27 @@ def _document(
 
 
 def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("model", "layer", "images", "a at 90%", "saturated", "gradient", "cosine", "trust"):
-        table.add_column(title, justify="left" if title in ("model", "layer", "trust") else "right", overflow="fold")
+    numbers = ("images", "a at 90%", "saturated", "gradient", "cosine")
+    rows = []
     for study in studies:
-        verdict = study.measured.verdict
-        numbers = (f"{verdict.reach:.2f}", f"{verdict.saturated:.0%}", f"{verdict.gradient_size:.2f}")
-        table.add_row(
-            escape(study.label),
-            escape(study.measured.layer),
-            str(verdict.images),
-            *numbers,
-            f"{verdict.agreement:.2f}",
-            verdict.trust,
-        )
+        found = study.measured.verdict
+        shown = (f"{found.reach:.2f}", f"{found.saturated:.0%}", f"{found.gradient_size:.2f}", f"{found.agreement:.2f}")
+        rows.append((study.label, study.measured.layer, str(found.images), *shown, found.trust))
     say = console().print
-    say(table)
+    say(table(("model", "layer", *numbers, "trust"), rows, right=numbers, whole={"model", *numbers, "trust"}))
     for study in studies:
-        say(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}", markup=False)
+        say(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}".rstrip(), markup=False)
+    if any(study.measured.verdict.images < _ENOUGH for study in studies):
+        say(f"\nThese are means over few images and rough; {_ENOUGH} or more settle them.", markup=False)
     say(f"\nfigures, tables and summary.json are in {folder}", markup=False)
 
 
 def patch_line(study: ModelStudy) -> str:
-    """What the methods' patches are worth, in one line."""
+    """What the methods' patches are worth, in one line; nothing where the images are too few to tell methods apart."""
     from egcam.figures.style import label
+
+    if study.measured.verdict.images < _ENOUGH:
+        return ""
 
     first = next(iter(study.methods.values())).patches
     said = ", ".join(f"{label(method)} {score:.3f}" for method, score in study.insertion.items())

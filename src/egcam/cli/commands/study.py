@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from egcam.cli import options as opt
-from egcam.cli.console import DONE, SOME_FAILED, answering, note, print_json, say
+from egcam.cli.console import DONE, SOME_FAILED, STOPPED, answering, ended_by_signals, note, print_json, say
 from egcam.cli.console import out as console
 from egcam.cli.help_texts import PlainCommand, PlainGroup, flowing
 
@@ -20,14 +20,13 @@ _CODES = (
 
 study = typer.Typer(
     cls=PlainGroup,
-    help="Studies: models x methods x metrics over many images. They can be stopped and go on, here or on Ray.",
+    help="Studies: models x methods x metrics over many images. They can be stopped and resumed, here or on Ray.",
     epilog="Start with:  egcam study new > study.toml   then:  egcam study run study.toml\n\n" + _CODES,
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-STOPPED = 130
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -85,10 +84,12 @@ def estimate(
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many share the work.")] = 1,
     as_json: opt.Json = False,
 ) -> None:
-    """Say how many passes a study takes and, after a short probe of each model, about how long."""
-    from egcam.cli.study_progress import cost_line
-    from egcam.studies.estimation import estimate as estimated
-    from egcam.studies.progress import duration
+    """Say how many passes a study takes and, after some short probes of each model, about how long.
+
+    And what costs most, how much memory a worker and disk the results take, and what the report takes at the end.
+    """
+    from egcam.cli.study_progress import cost_line, estimate_lines, peak_memory
+    from egcam.studies.cost import estimate as estimated
 
     found = estimated(file, limit)
     if as_json:
@@ -99,12 +100,19 @@ def estimate(
                 "passes": found.passes,
                 "worker_seconds": found.seconds,
                 "seconds": found.total_seconds / workers,
+                "seconds_fastest": found.fastest / workers,
+                "seconds_slowest": found.slowest / workers,
+                "seconds_by_method": dict(found.by_method),
+                "seconds_by_metric": dict(found.by_metric),
+                "worker_memory_bytes": peak_memory(),
+                "disk_bytes": found.disk,
+                "report_seconds": found.report_seconds,
+                "report_memory_bytes": found.report_memory,
             }
         )
         return
-    for label, passes in found.passes.items():
-        console().print(f"{label}: {passes:,} passes, about {duration(found.seconds[label])} of worker time")
-    console().print(cost_line(found, workers))
+    for line in (*estimate_lines(found, workers, peak_memory()), cost_line(found, workers)):
+        console().print(line, markup=False)
 
 
 @_command("egcam study run study.toml --out results --workers 4")
@@ -129,18 +137,26 @@ def run(
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Do failed units again.")] = False,
     mix_versions: Annotated[
-        bool, typer.Option("--mix-versions", help="Go on although egcam, torch, … have other versions than before.")
+        bool, typer.Option("--mix-versions", help="Resume even if the versions of egcam, torch, … have changed.")
     ] = False,
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Wait for another run in the same folder.")
     ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="Give a unit up after so long; it then counts as failed. An hour or more by itself.",
+        ),
+    ] = None,
     as_json: opt.Json = False,
 ) -> int:
-    """Run a study, or go on with it.
+    """Run or resume a study.
 
-    Stop it with Ctrl-C or kill it at any instant: the same command goes on, and the results are the same.
+    Stop it with Ctrl-C or kill it at any instant: run the same command to resume, and the results are the same.
     """
-    from egcam.cli.study_progress import Bar, terminated_as_interrupted
+    from egcam.cli.study_progress import Bar
     from egcam.studies.config import load_study
     from egcam.studies.plan import WHOLE, belongs, read_part
     from egcam.studies.progress import status as status_of
@@ -151,7 +167,7 @@ def run(
     part = read_part(shard) if shard is not None else WHOLE
     watcher = Bar(not as_json)
     try:
-        with terminated_as_interrupted(), watcher:
+        with ended_by_signals(), watcher:
             results = run_study(
                 plan,
                 out,
@@ -163,11 +179,12 @@ def run(
                 retry_failed=retry_failed,
                 mix_versions=mix_versions,
                 wait=wait,
+                timeout=timeout,
                 watcher=watcher,
                 say=say,
             )
     except KeyboardInterrupt:
-        say(f"egcam: stopped; what was done is kept in {out}: the same command goes on from there")
+        say(f"egcam: stopped; what was done is kept in {out}: run the same command to resume")
         return STOPPED
     found = status_of(out)
     if as_json:
@@ -179,7 +196,7 @@ def run(
         say(f"{found.done:,} of {found.total:,} units are in {out}; `egcam study report {out}` makes the report")
     if watcher.smaller:
         note(
-            f"memory did not suffice for {watcher.smaller:,} units; they were done in smaller batches, which may "
+            f"{watcher.smaller:,} units ran out of memory and were done in smaller batches, which may "
             "change their last digits"
         )
     # Also those that failed in an earlier run: a script that runs this until it succeeds must not take them for done.
@@ -227,7 +244,9 @@ def report(
     _check_lasting(results)
     # In the folder of results, unless that is somewhere in the cloud.
     beside = Path("report") if "://" in results else Path(results) / "report"
-    written = write_report(results, out or beside, baseline=baseline, sharpness=sharpness)
+    written = write_report(
+        results, out or beside, baseline=baseline, sharpness=sharpness, say=lambda text: None if as_json else say(text)
+    )
     if as_json:
         print_json({"files": [str(file) for file in written]})
     else:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import webbrowser
 from contextlib import suppress
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from egcam.cli import options as opt
-from egcam.cli.console import note, say
+from egcam.cli.console import ended_by_signals, note, say
 from egcam.errors import InputError, require
 
 PASSWORD_VARIABLE = "EGCAM_PASSWORD"
@@ -21,27 +23,27 @@ def web(
     model: opt.Model = opt.DEFAULT_MODEL,
     weights: opt.Weights = None,
     classes: opt.Classes = None,
+    texts: opt.Texts = None,
     layer: opt.Layer = None,
     device: opt.Device = None,
     host: Annotated[
         str,
         typer.Option(
-            metavar="ADDRESS",
-            help="Where to listen. Only this machine reaches 127.0.0.1; with 0.0.0.0 others do, too.",
+            metavar="ADDRESS", help="Where to listen. Only this machine reaches 127.0.0.1; with 0.0.0.0 others do, too."
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any free port.")] = 7860,
     max_upload: Annotated[float, typer.Option("--max-upload", metavar="MB", help="The largest image file.")] = 20.0,
     open_page: opt.Open = False,
     password: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Asked of every visitor. Others on this machine can read what is typed here: rather set the variable "
-            "EGCAM_PASSWORD, or be asked.",
+            help="Every visitor must give it. Others on this machine can read what you type here: better set "
+            "EGCAM_PASSWORD, or use --ask-password.",
         ),
     ] = None,
-    ask_password: Annotated[bool, typer.Option("--ask-password", help="Be asked for the password, unseen.")] = False,
+    ask_password: Annotated[bool, typer.Option("--ask-password", help="Prompt for the password.")] = False,
 ) -> None:
     """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
 
@@ -52,19 +54,19 @@ def web(
     if not 0 < max_upload <= _LARGEST_UPLOAD:
         raise InputError(f"--max-upload is in megabytes, up to {_LARGEST_UPLOAD:g}; not {max_upload:g}")
     from egcam.models.class_names import read_classes
-    from egcam.models.zoo import load
+    from egcam.models.zoo import load_for_photographs
     from egcam.web.limits import Limits
     from egcam.web.middleware import is_local
-    from egcam.web.server import ended_by_signals, serve, wait
+    from egcam.web.server import serve, wait
 
     password = _wanted_password(password, ask_password)
-    classifier = load(model, weights, device, read_classes(classes))
+    classifier = load_for_photographs(model, weights, device, read_classes(classes), texts or None)
     if not is_local(host):
         note(_warning(host, password))
     limits = Limits(megabytes=max_upload)
     page = serve(classifier, layer=layer, host=host, port=port, limits=limits, password=password)
     with ended_by_signals(), page as running:
-        say(f"egcam: {classifier.name} is at {running.url}   (Ctrl-C ends it)")
+        say(f"egcam: {classifier.name} is at {running.url}{_elsewhere(host, running.url)}   (Ctrl-C ends it)")
         if open_page:
             webbrowser.open(running.url)
         wait()
@@ -86,7 +88,19 @@ def _wanted_password(given: str | None, ask: bool) -> str | None:
     return given
 
 
+def _elsewhere(host: str, url: str) -> str:
+    """Where other machines find a page that listens at all addresses.
+
+    >>> _elsewhere("127.0.0.1", "http://127.0.0.1:7860/")
+    ''
+    """
+    if host not in ("0.0.0.0", "::"):
+        return ""
+    port = urlsplit(url).port
+    return f", from other machines http://{socket.gethostname()}:{port}/"
+
+
 def _warning(host: str, password: str | None) -> str:
     if password is None:
         return f"anyone who can reach {host} can use this page: set a password with --password; nothing is encrypted"
-    return f"nothing is encrypted on the way to {host}, the password neither: put a proxy with TLS before it"
+    return f"nothing sent to {host} is encrypted, not even the password: put a proxy with TLS in front of it"

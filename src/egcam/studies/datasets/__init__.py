@@ -61,6 +61,6 @@ def open_dataset(spec: DataSpec) -> Dataset:
         >>> open_dataset(DataSpec("folder", folder))[0].name
         'black.png'
     """
-    options = read_options(spec.kind, spec.options)
-    whole = kind_of(spec.kind).open(Path(spec.path).expanduser(), **options)
+    options, kind = read_options(spec.kind, spec.options), kind_of(spec.kind)
+    whole = kind.open(**options) if spec.path is None else kind.open(Path(spec.path).expanduser(), **options)
     return take(whole, spec.images, spec.seed, spec.part)

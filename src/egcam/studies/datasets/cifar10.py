@@ -32,44 +32,21 @@ LAYOUT = (
 )
 
 Pixels = npt.NDArray[np.uint8]
-_PLACES = (
-    "cifar-10-batches-py/test_batch",
-    "test_batch",
-    "cifar-10-batches-bin/test_batch.bin",
-    "test_batch.bin",
-)
+_PLACES = ("cifar-10-batches-py/test_batch", "test_batch", "cifar-10-batches-bin/test_batch.bin", "test_batch.bin")
 _ARCHIVES = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
 
 
 class Cifar10(Dataset):
     """Images and labels in memory: all 10,000 take 30 megabytes."""
 
+    has_labels = True
+
     def __init__(self, images: Pixels, labels: npt.NDArray[np.int64], classes: tuple[int, ...] = ()) -> None:
         self._images, self._labels = images, labels
         self._numbers = [number for number in range(len(labels)) if not classes or int(labels[number]) in classes]
-        self._names = [f"{number:05d}" for number in self._numbers]
-        self._classes = classes
-
-    @property
-    def description(self) -> str:
-        """How many images, and of which classes."""
-        of = f" of {', '.join(CLASSES[index] for index in self._classes)}" if self._classes else ""
-        return f"CIFAR-10 test: {len(self):,} images{of}, labels, no masks"
-
-    @property
-    def names(self) -> list[str]:
-        """The images' numbers, with five digits."""
-        return self._names
-
-    @property
-    def has_labels(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def has_masks(self) -> bool:
-        """Never: CIFAR-10 has none."""
-        return False
+        self.names = [f"{number:05d}" for number in self._numbers]
+        of = f" of {', '.join(CLASSES[index] for index in classes)}" if classes else ""
+        self.description = f"CIFAR-10 test: {len(self):,} images{of}, labels, no masks"
 
     @property
     def groups(self) -> list[str]:
@@ -82,7 +59,7 @@ class Cifar10(Dataset):
 
     def __getitem__(self, index: int) -> Picture:
         number = self._numbers[index]
-        return Picture(self._names[index], Image.fromarray(self._images[number]), int(self._labels[number]))
+        return Picture(self.names[index], Image.fromarray(self._images[number]), int(self._labels[number]))
 
 
 @register_dataset("cifar10", title="CIFAR-10", class_names=CLASSES, masks=False)

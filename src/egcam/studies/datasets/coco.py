@@ -5,13 +5,13 @@
 
 A picture is an image and one of the classes in it, called "000000000139.jpg#chair"; an image with several of the
 wanted classes is several pictures. Its mask is the union of the class's instances. A crowd ("iscrowd") is a region of
-many that nobody told apart: it belongs to the class, so it is in the mask, but it is no instance, so a class of which
+many that were not separated: it belongs to the class, so it is in the mask, but it is no instance, so a class of which
 an image has nothing but a crowd makes no picture.
 
 Labels are ImageNet's, for ImageNet networks, by `TO_IMAGENET`: COCO's classes for which ImageNet has one class that
 means the same thing. Our mapping, not an official one: COCO's stop sign becomes ImageNet's street sign. Classes that
-ImageNet splits (dog, cat, bear, elephant, laptop) or has no like of (person, giraffe, kite: ImageNet's is a bird) have
-no label.
+ImageNet splits (dog, cat, bear, elephant, laptop) or has no equivalent of (person, giraffe, kite: ImageNet's is a
+bird) have no label.
 """
 
 from __future__ import annotations

@@ -36,27 +36,19 @@ class Picture:
 
 
 class Dataset(ABC):
-    """Images by number. Opening one reads its listing only; an image is read when asked for."""
+    """Images by number. Opening one reads its listing only; an image is read when asked for.
 
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """One line for reports: what it is, how many images, which labels or masks."""
+    Attributes:
+        description: one line for reports: what it is, how many images, which labels or masks.
+        names: of all images, in order: what identifies the choice of images across machines.
+        has_labels: whether every picture has a label.
+        has_masks: whether every picture has a mask.
+    """
 
-    @property
-    @abstractmethod
-    def names(self) -> list[str]:
-        """The names of all images, in order: what identifies the choice of images across machines."""
-
-    @property
-    @abstractmethod
-    def has_labels(self) -> bool:
-        """Whether every picture has a label."""
-
-    @property
-    @abstractmethod
-    def has_masks(self) -> bool:
-        """Whether every picture has a mask."""
+    description: str
+    names: list[str]
+    has_labels: bool = False
+    has_masks: bool = False
 
     @property
     def groups(self) -> list[str]:
@@ -74,7 +66,7 @@ class Dataset(ABC):
         return self
 
     def stamp(self, index: int) -> str:
-        """What changes when the files of a picture do, to be had without reading them: from their sizes and times.
+        """What changes when the files of a picture do, known without reading them: from their sizes and times.
 
         "" where there is no such sign; the picture must then be read to know whether it changed.
         """

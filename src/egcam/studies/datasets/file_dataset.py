@@ -58,34 +58,16 @@ class FileDataset(Dataset):
     """
 
     def __init__(self, title: str, entries: Sequence[Entry], missing: Missing | None = None) -> None:
-        self._title, self._entries, self._missing = title, list(entries), missing or Missing()
-        self._names = [entry.name for entry in self._entries]
-        doubled = len(self._names) - len(set(self._names))
-        if doubled:
-            raise DataError(f"{title}: {doubled} images have the name of another one; give every image its own name")
-
-    @property
-    def description(self) -> str:
-        """What it is, how many images, which labels or masks."""
+        self._entries, self._missing = list(entries), missing or Missing()
+        self.names = [entry.name for entry in self._entries]
+        doubled = len(self.names) - len(set(self.names))
         labels = sum(entry.label is not None for entry in self._entries)
         masks = sum(entry.mask is not None for entry in self._entries)
+        self.has_labels, self.has_masks = labels == len(self), masks == len(self)
         known = [_share(labels, len(self), "labels"), _share(masks, len(self), "masks")]
-        return f"{self._title}: {len(self):,} images, {', '.join(known)}"
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all images."""
-        return self._names
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether every picture has a label."""
-        return all(entry.label is not None for entry in self._entries)
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether every picture has a mask."""
-        return all(entry.mask is not None for entry in self._entries)
+        self.description = f"{title}: {len(self):,} images, {', '.join(known)}"
+        if doubled:
+            raise DataError(f"{title}: {doubled} images have the name of another one; give every image its own name")
 
     @property
     def groups(self) -> list[str]:

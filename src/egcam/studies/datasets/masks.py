@@ -1,4 +1,4 @@
-"""Where the object is: masks from boxes and from mask files, in the frame of the upright image."""
+"""Where the object is: masks from boxes and from mask files, in the coordinates of the upright image."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def from_file(path: Path, values: Sequence[int] = ()) -> Mask:
 
 
 def fitted(mask: Mask, image: Image.Image, file: Path, where: str) -> Mask:
-    """The mask in the frame of the upright image; an error where the two have different sizes.
+    """The mask in the coordinates of the upright image; an error where the two have different sizes.
 
     Masks are drawn on pixels as stored or as shown. Where the camera was held upright the two differ in shape, and a
     mask of the stored shape is turned as the image was.

@@ -35,6 +35,11 @@ class Kind:
     class_names: tuple[str, ...] | None = None
     masks: bool = True
 
+    @property
+    def has_path(self) -> bool:
+        """Whether such data lie somewhere; those that do not are made when they are opened."""
+        return "path" in signature(self.open).parameters
+
 
 _kinds: dict[str, Kind] = {}
 
@@ -47,7 +52,8 @@ def register_dataset(
     The function is called with `path`, a `pathlib.Path`, and the options the file gives; it returns an
     `egcam.studies.Dataset`. Its keyword parameters are the options: their types are checked, those of type `Path` count
     from the file's folder, and those without a default must be given. `images`, `size`, `part` and `seed` need no
-    attention: which images are taken is decided here.
+    attention: which images are taken is decided here. A function without `path`
+    makes its images itself.
 
     Args:
         name: what it is asked for by.
@@ -153,11 +159,11 @@ def read_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_unknown(name: str, given: Mapping[str, Any]) -> None:
     """A setting that would do nothing is a mistake, and most likely the wrong kind."""
     known = sorted(options_of(name))
-    vain = sorted(set(given) - set(known))
-    if vain:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
         besides = f"besides {', '.join(_COMMON[:-1])} and {_COMMON[-1]} it takes {', '.join(known) or 'nothing'}"
-        hint = near_misses(vain[0], (*known, *_COMMON))
-        raise DataError(f"kind = {name!r} does not take {', '.join(vain)}; {besides}; {hint}")
+        hint = near_misses(unknown[0], (*known, *_COMMON))
+        raise DataError(f"kind = {name!r} does not take {', '.join(unknown)}; {besides}; {hint}")
 
 
 def _said(error: Mapping[str, Any]) -> str:

@@ -46,29 +46,11 @@ class Subset(Dataset):
     """Some images of a data set, in the order given."""
 
     def __init__(self, whole: Dataset, indices: Sequence[int], note: str = "") -> None:
-        self._whole, self._indices, self._note = whole, list(indices), note
+        self._whole, self._indices = whole, list(indices)
+        self.description = f"{whole.description}{note}"
         names = whole.names
-        self._names = [names[index] for index in self._indices]
-
-    @property
-    def description(self) -> str:
-        """The whole data set's, and which of it were taken."""
-        return f"{self._whole.description}{self._note}"
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the images taken, in the order they were chosen."""
-        return self._names
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether every picture of the whole has a label."""
-        return self._whole.has_labels
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether every picture of the whole has a mask."""
-        return self._whole.has_masks
+        self.names = [names[index] for index in self._indices]
+        self.has_labels, self.has_masks = whole.has_labels, whole.has_masks
 
     @property
     def groups(self) -> list[str]:

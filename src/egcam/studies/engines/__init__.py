@@ -1,4 +1,4 @@
-"""Where the units of a study are worked on: on this machine, on a Ray cluster, or on an engine of one's own."""
+"""Where the units of a study are worked on: on this machine, on a Ray cluster, or on an engine of your own."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ class Job:
         threads: how many threads a worker computes with; it changes the last digits of results, so it is fixed.
         retries: how often a unit is tried again after its worker died.
         device: where the models run, as in the study; None is a GPU where there is one.
+        timeout: seconds after which a unit is given up and counts as failed; None waits for ever.
     """
 
     factory: str
@@ -32,12 +33,17 @@ class Job:
     threads: int = 1
     retries: int = 2
     device: str | None = None
+    timeout: float | None = None
+
+    def imported(self) -> Callable[[Mapping[str, Any]], Work]:
+        """The factory itself."""
+        module, _, function = self.factory.partition(":")
+        factory: Callable[[Mapping[str, Any]], Work] = getattr(import_module(module), function)
+        return factory
 
     def open(self) -> Work:
         """What turns a unit into its outcome, made in the worker."""
-        module, _, function = self.factory.partition(":")
-        work: Work = getattr(import_module(module), function)(self.config)
-        return work
+        return self.imported()(self.config)
 
 
 class Engine(Protocol):

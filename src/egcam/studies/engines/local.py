@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Pipe
+from time import monotonic
 from typing import Any
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.base import Job, Shard
 from egcam.studies.engines.cores import available_cores
-from egcam.studies.engines.pool import WorkerDied, outcomes_of
+from egcam.studies.engines.pool import TimedOut, WorkerDied, outcomes_of, too_long
 from egcam.studies.engines.worker import thread_environment
 from egcam.studies.records import Outcome, Unit
 
@@ -43,6 +44,10 @@ class LocalEngine:
         if workers is not None and workers < 1:
             raise EgcamError(f"a study needs at least 1 worker, not {workers}")
         self.workers = workers
+
+    def worker_count(self, job: Job) -> int:
+        """How many there are going to be, if the shards are that many."""
+        return self.workers or _suitable_workers(job, _gpus(job.device))
 
     def outcomes(self, job: Job, shards: Iterator[Shard]) -> Iterator[Sequence[Outcome]]:
         """Outcomes as they come in, each unit's exactly once."""
@@ -95,11 +100,16 @@ class _Process:
         self._reader = threading.Thread(target=self._printed.extend, args=(chunks,), daemon=True)
         self._reader.start()
 
-    def ask(self, request: Job | Unit) -> Any:
+    def ask(self, request: Job | Unit, timeout: float | None = None) -> Any:
+        until = None if timeout is None else monotonic() + timeout
         with suppress(EOFError, OSError):
             self._connection.send(request)
             alive = True
             while alive:
+                if timeout is not None and until is not None and monotonic() > until:
+                    self.terminate()
+                    self._connection.close()
+                    raise TimedOut(too_long(timeout))
                 # Asked before reading: what a worker sent before it died is then sure to be read.
                 alive = self._popen.poll() is None
                 if self._connection.poll(_SECONDS_BETWEEN_CHECKS if alive else 0):

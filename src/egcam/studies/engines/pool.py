@@ -27,11 +27,18 @@ class WorkerDied(Exception):
         self.how, self.last_words = how, last_words
 
 
+class TimedOut(WorkerDied):
+    """A worker was given up since it took too long, and is gone."""
+
+
 class WorkerProcess(Protocol):
     """A started worker as the driver sees it."""
 
-    def ask(self, request: Job | Unit) -> Any:
-        """What `Worker.answer` says to it; raises `WorkerDied` where nobody will answer any more."""
+    def ask(self, request: Job | Unit, timeout: float | None = None) -> Any:
+        """What `Worker.answer` says to it; raises `WorkerDied` where nobody will answer any more.
+
+        After `timeout` seconds the worker is ended, and `TimedOut` raised; None waits for ever.
+        """
 
     def terminate(self) -> None:
         """End it, whatever it is doing. A thread that waits for its answer then gets `WorkerDied`."""
@@ -115,7 +122,7 @@ class _Pool:
             while shard := self._backlog.get():
                 try:
                     while shard:
-                        outcome = worker.ask(shard[0])
+                        outcome = worker.ask(shard[0], self._job.timeout)
                         shard.popleft()
                         self._arrived.put(outcome)
                 except WorkerDied as death:
@@ -125,14 +132,18 @@ class _Pool:
             self._arrived.put(error)
 
     def _on_worker_exit(self, shard: deque[Unit], death: WorkerDied) -> None:
-        """Give back what the worker leaves, its unit included unless that has used up its tries."""
+        """Give back what the worker leaves, its unit included unless that has used up its tries.
+
+        A unit that took too long would most likely do so again: it is not tried again in this run.
+        """
         unit = shard[0]
         self._deaths[unit] += 1
         deaths = self._deaths[unit]
-        if deaths > self._job.retries:
+        if deaths > self._job.retries or isinstance(death, TimedOut):
             shard.popleft()
             often = "once" if deaths == 1 else f"{deaths} times"
-            self._arrived.put(failed(unit, self._job.metrics, f"its worker died {often} ({death.how})"))
+            cause = death.how if isinstance(death, TimedOut) else f"its worker died {often} ({death.how})"
+            self._arrived.put(failed(unit, self._job.metrics, cause))
         if shard:
             self._backlog.put(shard)
 
@@ -151,6 +162,15 @@ class _Pool:
         if error is not None:
             raise EgcamError(error)
         return worker
+
+
+def too_long(timeout: float) -> str:
+    """Why a unit that was given up has failed.
+
+    >>> too_long(90)
+    'it took longer than the timeout of 90 s and was given up; --timeout allows more'
+    """
+    return f"it took longer than the timeout of {timeout:g} s and was given up; --timeout allows more"
 
 
 def _false_start_text(death: WorkerDied) -> str:

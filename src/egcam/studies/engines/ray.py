@@ -19,7 +19,7 @@ from typing import Any
 from egcam.errors import EgcamError, require
 from egcam.studies.engines.base import Job, Shard
 from egcam.studies.engines.cores import available_cores
-from egcam.studies.engines.pool import WorkerDied, outcomes_of
+from egcam.studies.engines.pool import TimedOut, WorkerDied, outcomes_of, too_long
 from egcam.studies.engines.worker import Worker, thread_environment
 from egcam.studies.records import Outcome, Unit
 
@@ -99,13 +99,16 @@ class _Actor:
     def __init__(self, actor: Any) -> None:
         self._actor = actor.remote([path or os.getcwd() for path in sys.path])
 
-    def ask(self, request: Job | Unit) -> Any:
+    def ask(self, request: Job | Unit, timeout: float | None = None) -> Any:
         ray = _ray()
         answer = self._actor.answer.remote(request)
         try:
             if isinstance(request, Job) and not ray.wait([answer], timeout=_SECONDS_OF_SILENCE)[0]:
                 _warn_of_silence()
-            return ray.get(answer)
+            return ray.get(answer, timeout=timeout)
+        except ray.exceptions.GetTimeoutError as error:
+            self.terminate()
+            raise TimedOut(too_long(timeout or 0.0)) from error
         except ray.exceptions.RayError as error:
             self.terminate()
             raise WorkerDied(_how_it_died(error), _without_colour(str(error))[-4000:]) from error
@@ -183,7 +186,7 @@ def _signal_handlers_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
-                # None: not set by Python, and not to be had back.
+                # None: not set by Python, and cannot be restored.
                 if handler is not None:
                     signal.signal(number, handler)
 

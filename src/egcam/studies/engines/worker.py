@@ -59,13 +59,14 @@ class Worker:
             return cause if isinstance(request, Job) else failed(request, self._metrics, cause)
 
     def _open(self, job: Job) -> None:
-        import torch
-
-        torch.set_num_threads(job.threads)
-        # Allowed once in a process and only before the first operation; the environment's variables do the rest.
-        with suppress(RuntimeError):
-            torch.set_num_interop_threads(1)
-        self._metrics, self._work = job.metrics, job.open()
+        factory = job.imported()
+        # A factory whose module does without torch is not made to wait seconds for it.
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(job.threads)
+            # Allowed once in a process and only before the first operation; the environment's variables do the rest.
+            with suppress(RuntimeError):
+                torch.set_num_interop_threads(1)
+        self._metrics, self._work = job.metrics, factory(job.config)
 
 
 def cause_of(error: BaseException) -> str:

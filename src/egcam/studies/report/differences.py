@@ -17,8 +17,6 @@ from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.formatting import metric_label
 from egcam.studies.report.view import ModelSection, Report
 
-PAPER = "#ffffff"
-
 # Inches.
 _LONGEST_NAME = 1.55
 _ROW = 0.15
@@ -81,13 +79,13 @@ def _draw(axes: Axes, report: Report, section: ModelSection, metric: str, method
 
 
 def _draw_interval(
-    axes: Axes, middle: float, low: float, high: float, row: float, look: style.Line, *, filled: bool
+    axes: Axes, middle: float, low: float, high: float, row: float, look: style.LineStyle, *, filled: bool
 ) -> None:
     if np.isfinite(low):
         width = 2.2 if look.color == style.EMPHASIS else 1.4
         axes.plot([low, high], [row, row], color=look.color, linewidth=width, solid_capstyle="butt", zorder=2)
     dot: dict[str, Any] = {
-        "markerfacecolor": look.color if filled else PAPER,
+        "markerfacecolor": look.color if filled else style.PAPER,
         "markersize": 3.8,
         "markeredgewidth": 1.0,
     }

@@ -14,22 +14,11 @@ from egcam.studies.report.formatting import better, key, label_part, metric_labe
 from egcam.studies.report.view import Report
 
 
-def as_html(report: Report, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
-    """The whole page; `drawings` are those of each model, in the order of the sections."""
-    return _rendered("report.html", report, drawings, overall)
-
-
-def as_markdown(report: Report, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
-    """The whole text; `drawings` are those of each model, in the order of the sections."""
-    return _rendered("report.md", report, drawings, overall)
-
-
-def as_latex(report: Report) -> str:
-    r"""All tables, each in an environment of its own with caption and label: a file to \input, with booktabs."""
-    return _rendered("report.tex", report, [[] for _ in report.sections], None)
-
-
-def _rendered(template: str, report: Report, drawings: Sequence[Sequence[Drawing]], overall: Drawing | None) -> str:
+def document(
+    template: str, report: Report, drawings: Sequence[Sequence[Drawing]] | None = None, overall: Drawing | None = None
+) -> str:
+    """The report in the form of a template: report.html, report.md, or report.tex, a file to \\input, with booktabs."""
+    drawings = [[] for _ in report.sections] if drawings is None else drawings
     drawn: list[dict[str, Any]] = [{drawing.kind: drawing for drawing in some} for some in drawings]
     return render(
         template,

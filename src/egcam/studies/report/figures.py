@@ -13,9 +13,9 @@ from PIL import Image
 from egcam.drawing.overlays import Tile, grid
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.ranking import Ranking
-from egcam.figures import MeanRank, perturbation_curves, rank_plot, style
+from egcam.figures import perturbation_curves, rank_plot, style
 from egcam.figures.page import encoded
-from egcam.studies.report.differences import PAPER, differences_figure
+from egcam.studies.report.differences import differences_figure
 from egcam.studies.report.formatting import listed
 from egcam.studies.report.view import Example, ModelSection, Report
 
@@ -23,12 +23,6 @@ Kind = Literal["ranks", "curves", "differences", "examples"]
 
 _DPI = 200
 _SIDE = 148
-_ON_DARK = {
-    PAPER: "#1e2127",
-    style.INK: "#e8eaed",
-    style.FAINT: "#a0a7b4",
-    style.RULE: "#3a3f48",
-}
 
 
 @dataclass(frozen=True)
@@ -81,9 +75,7 @@ def overall_drawing(report: Report) -> Drawing | None:
 
 
 def _ranks(report: Report, ranks: Ranking, file: str, where: str) -> Drawing:
-    lines = zip(ranks.methods, ranks.mean, ranks.low, ranks.high, strict=True)
-    drawn = [MeanRank(method, float(mean), float(low), float(high)) for method, mean, low, high in lines]
-    figure = rank_plot(drawn, labels=report.labels, looks=report.looks)
+    figure = rank_plot(ranks.ranks, labels=report.labels, looks=report.looks)
     return _drawing(f"ranks-{file}", "ranks", rank_caption(ranks, where, report.labels), False, figure)
 
 
@@ -132,15 +124,7 @@ def rank_caption(ranks: Ranking, where: str, labels: Mapping[str, str]) -> str:
 
 def _drawing(name: str, kind: Kind, caption: str, wide: bool, figure: Figure) -> Drawing:
     png, svg = (encoded(figure, form, _DPI) for form in ("png", "svg"))
-    return Drawing(name, kind, caption, wide, png, svg, _darkened(svg))
-
-
-def _darkened(svg: bytes) -> bytes:
-    """The same drawing for a dark page: ink, rules and paper change, the methods' colours stay."""
-    text = svg.decode()
-    for light, dark in _ON_DARK.items():
-        text = text.replace(light.lower(), dark)
-    return text.encode()
+    return Drawing(name, kind, caption, wide, png, svg, style.darkened(svg))
 
 
 def _png(picture: Image.Image) -> bytes:

@@ -26,7 +26,7 @@ def method_labels(methods: Sequence[MethodSpec]) -> dict[str, str]:
     return {name: name if label in shared else label for name, label in found.items()}
 
 
-def looks(methods: Sequence[MethodSpec]) -> dict[str, style.Line]:
+def looks(methods: Sequence[MethodSpec]) -> dict[str, style.LineStyle]:
     """How each method is drawn: one of a kind looks the same under a name of the study's own."""
     count = Counter(one.method for one in methods)
     keys = {one.name: one.method if count[one.method] == 1 else one.name for one in methods}
@@ -34,7 +34,7 @@ def looks(methods: Sequence[MethodSpec]) -> dict[str, style.Line]:
     return {name: _in_ink(drawn[key]) for name, key in keys.items()}
 
 
-def _in_ink(look: style.Line) -> style.Line:
+def _in_ink(look: style.LineStyle) -> style.LineStyle:
     """Black is the ink of the page, which is light on a dark one."""
     return replace(look, color=style.INK) if look.color == style.BLACK else look
 

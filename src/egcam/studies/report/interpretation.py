@@ -9,10 +9,9 @@ from typing import Literal
 
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.printing import image_counts
-from egcam.evaluation.stats import Line
+from egcam.evaluation.stats import Line, Summary, summarised
 from egcam.evaluation.table import Table
 from egcam.studies.report.formatting import better, listed, metric_label, spread
-from egcam.studies.report.summary import Summary, summarised
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
@@ -114,12 +113,7 @@ def sentences(interpretation: Interpretation, labels: Mapping[str, str]) -> list
 
 
 def caution(images: Sequence[int], methods: int) -> str:
-    """How far intervals can be trusted.
-
-    Args:
-        images: how many images each metric compares the methods on.
-        methods: how many there are.
-    """
+    """How far intervals can be trusted."""
     comparisons = max(0, methods - 1) * len(images)
     text = (
         "Intervals are 95 % percentile bootstraps over images, paired where methods are compared. They hold for other "

@@ -14,14 +14,13 @@ from egcam.evaluation.numbers import counted
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.escaping import one_line
+from egcam.studies.manifest import ModelRecord
 from egcam.studies.report.class_names import is_own
 from egcam.studies.report.formatting import listed, method_labels, metric_label
-from egcam.studies.results import Results, known_of
+from egcam.studies.results import Results
 from egcam.studies.specs import ModelSpec
 
 RANDOM = "random"
-# Records may say that something stands in for something else.
-_REMARKS = ("note",)
 
 
 def heading(results: Results) -> str:
@@ -30,11 +29,11 @@ def heading(results: Results) -> str:
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
-    """What was run, as pairs of a word and what is to be notes."""
+    """What was run, as pairs of a word and a text."""
     study, manifest = results.study, results.source.manifest
     labels = method_labels(study.methods)
     found = [("study", study.name), ("started", manifest.created)]
-    found += [(f"model {model.label}", _model(model, manifest.models.get(model.label))) for model in study.models]
+    found += [(f"model {model.label}", _model(model, _record(results, model.label))) for model in study.models]
     found += [
         ("data", _data(results)),
         ("images", _images(results)),
@@ -48,11 +47,10 @@ def facts(results: Results) -> list[tuple[str, str]]:
         ("reference", _reference(results)),
         ("seeds", f"{study.seed} for methods and metrics, {study.data.seed} for the choice of images"),
         ("units", _units(results)),
-        ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
+        ("versions", _versions(manifest.versions)),
     ]
-    further = getattr(manifest, "further", ())
-    if further:
-        found.append(("also run with", "; ".join(_surroundings(one) for one in further)))
+    if manifest.further:
+        found.append(("also run with", "; ".join(_versions(one.versions) for one in manifest.further)))
     return [(word, one_line(notes)) for word, notes in found if one_line(notes)]
 
 
@@ -66,10 +64,9 @@ def warnings(results: Results) -> list[str]:
             f"{listed(untrained)} {word} random weights, no training: such numbers show that the study runs and say "
             "nothing about the methods."
         )
-    records: dict[str, Any] = {"the data": results.source.manifest.data}
-    records |= {model.label: results.source.manifest.models.get(model.label) for model in results.study.models}
-    for name, record in records.items():
-        notes += [f"{name}: {known_of(record, key)}" for key in _REMARKS if known_of(record, key)]
+    remarks = {"the data": results.source.manifest.data.note}
+    remarks |= {model.label: _record(results, model.label).note for model in results.study.models}
+    notes += [f"{name}: {note}" for name, note in remarks.items() if note]
     if not results.complete:
         notes.append(_unfinished(results))
     if results.failures:
@@ -86,8 +83,8 @@ def caveats(results: Results, model: str) -> list[str]:
     notes = []
     if _weights(results, spec) == RANDOM:
         notes.append("Random weights: these numbers say nothing about the methods.")
-    record = results.source.manifest.models.get(model)
-    notes += [one_line(known_of(record, key)) for key in _REMARKS if known_of(record, key)]
+    note = _record(results, model).note
+    notes += [one_line(note)] if note else []
     done, total = len(results.images(model)), _image_count(results)
     if done < total:
         notes.append(f"Unfinished: {done:,} of {counted(total, 'image')}.")
@@ -108,12 +105,17 @@ def _unfinished(results: Results) -> str:
     return f"Unfinished: {done}: the numbers are over the {over}."
 
 
-def _weights(results: Results, model: ModelSpec) -> Any:
-    return known_of(results.source.manifest.models.get(model.label), "weights") or model.weights
+def _record(results: Results, label: str) -> ModelRecord:
+    """What the manifest says of a model; nothing of one that was added since."""
+    return results.source.manifest.models.get(label, ModelRecord("", 0, ""))
 
 
-def _model(model: ModelSpec, record: Any) -> str:
-    weights = known_of(record, "weights") or model.weights
+def _weights(results: Results, model: ModelSpec) -> str | None:
+    return _record(results, model.label).weights or model.weights
+
+
+def _model(model: ModelSpec, record: ModelRecord) -> str:
+    weights = record.weights or model.weights
     if weights is None:
         # A model file of the study's author decides on the weights itself.
         text = "own weights" if is_own(model) else "published weights"
@@ -121,21 +123,18 @@ def _model(model: ModelSpec, record: Any) -> str:
         # Only the file's name: the rest of the path is of the machine it ran on.
         text = "random weights" if weights == RANDOM else f"weights from {PurePath(str(weights)).name}"
     parts = [PurePath(model.name).name, text]
-    layer = known_of(record, "layer") or model.layer
+    layer = record.layer or model.layer
     parts += [f"layer {layer}"] if layer else []
-    size = known_of(record, "size")
-    parts += [f"{size[0]} x {size[1]} px"] if size else []
-    parameters = known_of(record, "parameters")
-    parts += [f"{parameters:,} parameters"] if parameters else []
-    checksum = known_of(record, "checksum")
-    parts += [f"checksum {str(checksum)[:12]}"] if checksum else []
+    parts += [f"{name} at {own}" for name, own in (record.own_layers or {}).items()]
+    parts += [f"{record.size[0]} x {record.size[1]} px"] if record.size else []
+    parts += [f"{record.parameters:,} parameters"] if record.parameters else []
+    parts += [f"checksum {record.checksum[:12]}"] if record.checksum else []
     return ", ".join(parts)
 
 
 def _data(results: Results) -> str:
     data = results.study.data
-    described = known_of(results.source.manifest.data, "description")
-    text = str(described) if described else f"{data.kind}, {PurePath(data.path).name}"
+    text = results.source.manifest.data.description or f"{data.kind}, {PurePath(data.path or '').name}"
     text += f", {data.size} x {data.size} px" if data.size else ""
     classes = data.options.get("classes", ())
     return text + (f", classes {', '.join(classes)}" if classes else "")
@@ -176,6 +175,8 @@ def _reference(results: Results) -> str:
         return f"{reference.count:,} other images of the same data"
     if "/" in reference.source or "\\" in reference.source:
         return f"{reference.count:,} images of the folder {PurePath(reference.source).name}"
+    if reference.source == "usual":
+        return "each method's own"
     # What the name stands for does not depend on the network's normalisation.
     return by_name(reference.source, (0.0,), (1.0,)).description
 
@@ -184,8 +185,7 @@ def _units(results: Results) -> str:
     return f"{len(results.outcomes):,} of {results.units:,} done, {len(results.failures):,} failed"
 
 
-def _surroundings(record: Any) -> str:
-    versions = known_of(record, "versions") or {}
+def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in versions.items())
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from egcam.evaluation.numbers import counted
 from egcam.metrics.registry import metric as metric_called
-from egcam.studies.report.documents import as_html, as_latex, as_markdown
+from egcam.studies.report.documents import document
 from egcam.studies.report.figures import Drawing, model_drawings, overall_drawing
 from egcam.studies.report.view import Report, gather
 from egcam.studies.results import COLUMNS, Results, Sourced
@@ -22,7 +23,12 @@ SUMMARY_COLUMNS = (
 
 
 def write_report(
-    source: Sourced, out: str | Path, *, baseline: str | None = None, sharpness: float = 1.0
+    source: Sourced,
+    out: str | Path,
+    *,
+    baseline: str | None = None,
+    sharpness: float = 1.0,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Write report.md, report.tex, report.html, scores.csv, summary.csv and figures/ into a folder.
 
@@ -34,6 +40,7 @@ def write_report(
         out: the folder to write to; it is made where missing, and files of an earlier report are replaced.
         baseline: the method others are compared with; None is "grad-cam" where present, else the first.
         sharpness: an exponent of the example maps as they are shown; no number depends on it.
+        say: called with what is done next: millions of scores take minutes.
 
     Returns:
         The files written.
@@ -41,20 +48,27 @@ def write_report(
     Example:
         >>> write_report("results/", "results/report")                        # doctest: +SKIP
     """
+    say("reading the results")
     results = Results.of(source)
+    say(f"{counted(len(results.outcomes), 'unit')}: computing tables and intervals")
     report = gather(results, baseline, sharpness)
+    say("drawing figures")
     drawings = [model_drawings(report, section) for section in report.sections]
     overall = overall_drawing(report)
     files: dict[str, bytes] = {
-        "report.md": as_markdown(report, drawings, overall).encode(),
-        "report.tex": as_latex(report).encode(),
-        "report.html": as_html(report, drawings, overall).encode(),
-        "scores.csv": as_csv(COLUMNS, results.lines).encode(),
+        "report.md": document("report.md", report, drawings, overall).encode(),
+        "report.tex": document("report.tex", report).encode(),
+        "report.html": document("report.html", report, drawings, overall).encode(),
         "summary.csv": as_csv(SUMMARY_COLUMNS, summary_rows(report)).encode(),
     }
     for drawing in [*(one for drawn in drawings for one in drawn), *([overall] if overall else [])]:
         files |= _figure_files(drawing)
-    return [_written(Path(out) / name, text) for name, text in files.items()]
+    written = [_written(Path(out) / name, text) for name, text in files.items()]
+    say("writing scores.csv")
+    scores = Path(out) / "scores.csv"
+    with scores.open("w", encoding="utf-8", newline="") as file:
+        write_csv(file, COLUMNS, results.lines())
+    return [*written, scores]
 
 
 def _figure_files(drawing: Drawing) -> dict[str, bytes]:
@@ -87,8 +101,13 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         'a,b\\n0.1,\\n"x,y",\\n'
     """
     text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    write_csv(text, columns, rows)
+    return text.getvalue()
+
+
+def write_csv(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """The same into a file, row by row."""
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
         writer.writerow(["" if isinstance(one, float) and not isfinite(one) else one for one in row])
-    return text.getvalue()

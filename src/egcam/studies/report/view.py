@@ -16,16 +16,15 @@ from egcam.drawing.palette import checked_sharpness
 from egcam.evaluation.comparable import Values, comparable
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
-from egcam.evaluation.stats import baseline_of, intervals, means
+from egcam.evaluation.stats import Summary, baseline_of, intervals, means, summarised
 from egcam.evaluation.table import Table
 from egcam.figures.curve_panels import MeanCurve
-from egcam.figures.style import Line as Look
+from egcam.figures.style import LineStyle
 from egcam.imageops import heatmaps
 from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
 from egcam.studies.report.interpretation import Interpretation, caution, interpret, sentences, statement
-from egcam.studies.report.summary import Summary, summarised
 from egcam.studies.results import Results, ResultsError
 
 CURVES = ("insertion", "deletion")
@@ -106,7 +105,7 @@ class Report:
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
     labels: Mapping[str, str]
-    looks: Mapping[str, Look]
+    looks: Mapping[str, LineStyle]
     expected: tuple[str, ...]
     baseline: str
     sections: tuple[ModelSection, ...]
@@ -144,7 +143,7 @@ def gather(results: Results, baseline: str | None = None, sharpness: float = 1.0
     if not results.tables:
         raise ResultsError(
             f"there is nothing to report yet: {len(results.outcomes):,} of {results.units:,} units are done, and no "
-            f"image by all {len(results.methods)} methods; go on with the study and report again"
+            f"image by all {len(results.methods)} methods; resume the study and report again"
         )
     files = file_names(results.models)
     expected = tuple(one.name for one in results.study.methods if is_highlighted(one.method))
@@ -222,7 +221,7 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
 
 
 def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Values:
-    """The curve at so many evenly spaced shares."""
+    """The curve at that many evenly spaced shares."""
     values = np.asarray(curve, np.float64)
     if len(values) == points:
         return values

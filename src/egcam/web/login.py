@@ -26,14 +26,14 @@ class Answer(Enum):
     LATER = "later"
 
 
-class Door:
-    """Knows who may come in: who has its cookie, or the password.
+class Login:
+    """Decides who may use the page: whoever sends its cookie, or the password.
 
     Args:
-        password: what opens it.
+        password: what to ask for.
 
     Attributes:
-        is_started: whether the page behind it is served; until then, its server looks in once.
+        is_started: whether the page behind it is served; until then its own server requests it once.
     """
 
     def __init__(self, password: str) -> None:
@@ -51,7 +51,7 @@ class Door:
         """What a browser is given to keep. It forgets it when it is closed; scripts cannot read it."""
         return f"{self._name}={self._token}; Path=/; HttpOnly; SameSite=Lax"
 
-    def knows(self, headers: Mapping[bytes, bytes]) -> bool:
+    def accepts(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a request has the cookie, or the password the way programs send it (`curl --user :password`).
 
         Args:
@@ -67,8 +67,8 @@ class Door:
         """Compare in the same time whatever is given; nobody may guess more than some thirty times a minute.
 
         Example:
-            >>> door = Door("open sesame")
-            >>> door.try_password("open says me").value, door.try_password("open sesame").value
+            >>> login = Login("open sesame")
+            >>> login.try_password("open says me").value, login.try_password("open sesame").value
             ('wrong', 'right')
         """
         now = time.monotonic()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
-from egcam.models.classifier import Progress
+from egcam.progress import Progress
 
 T = TypeVar("T")
 
@@ -21,11 +21,42 @@ class Turn:
     """Whose turn it is within one session: work that was begun in an earlier turn ends at its next step."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = self.ended = 0
 
     def next(self) -> None:
         """End what is running."""
         self.number += 1
+
+    def end(self, number: object) -> None:
+        """The work of a turn is over."""
+        if isinstance(number, int):
+            self.ended = max(self.ended, min(number, self.number))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to stop: the last turn's work waits or runs."""
+        return self.ended < self.number
+
+
+class Waiting:
+    """How many pieces of work wait for the network, or run on it, over all visitors."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[Turn, int] = {}
+
+    def enter(self, turn: Turn) -> int:
+        """A turn has begun; how many others are before it."""
+        with self._lock:
+            self._turns.pop(turn, None)
+            self._turns[turn] = turn.number
+            return len(self._turns) - 1
+
+    def leave(self, turn: Turn, number: object = None) -> None:
+        """The turn's work is over, unless another one has begun since."""
+        with self._lock:
+            if number is None or self._turns.get(turn) == number:
+                self._turns.pop(turn, None)
 
 
 class _Job(Generic[T]):

@@ -11,7 +11,8 @@ from egcam.pages import render
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
-# Paste an image anywhere; let screen readers hear the status line; name what Gradio leaves unnamed.
+# Paste an image anywhere; let screen readers hear the status line; on a phone bring a new result into view; a pane with
+# a new result is not old any more (see OUTDATED).
 SCRIPT = """
 () => {
   document.documentElement.lang = 'en';
@@ -27,6 +28,28 @@ SCRIPT = """
   const status = document.querySelector('#status');
   status?.setAttribute('role', 'status');
   status?.setAttribute('aria-live', 'polite');
+  const renewed = (pane) => {
+    if (!pane.querySelector('h3, img')) return;
+    pane.classList.remove('eg-old');
+    const { top } = pane.getBoundingClientRect();
+    const hidden = pane.checkVisibility() && (top < 0 || top > innerHeight / 2);
+    if (innerWidth < 768 && hidden) pane.scrollIntoView({ block: 'start' });
+  };
+  // On the whole page: tabs are made when they are first opened.
+  new MutationObserver((changes) => {
+    const panes = changes.map((change) => change.target.closest?.('[id$="-pane"]'));
+    new Set(panes.filter(Boolean)).forEach(renewed);
+  }).observe(document.body, { childList: true, subtree: true });
+}
+"""
+
+# Results that a button asked for are of the former class and settings: page.css says so over them.
+OUTDATED = """
+() => {
+  for (const name of ['compare', 'metrics', 'saturation']) {
+    const pane = document.querySelector(`#${name}-pane`);
+    if (pane?.innerText.trim()) pane.classList.add('eg-old');
+  }
 }
 """
 

@@ -1,0 +1,80 @@
+"""Where heat maps are hot: masks, connected regions and the boxes around them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from egcam.errors import InputError
+
+Box: TypeAlias = tuple[int, int, int, int]
+
+
+def at_or_above(heatmaps: Tensor, threshold: float, axes: int) -> Tensor:
+    """(…, *size) bool: where a heat map has `threshold` times its maximum or more; nowhere unless that is positive.
+
+    Args:
+        heatmaps: (…, *size).
+        threshold: above 0, at most 1.
+        axes: of how many axes `size` is.
+
+    Example:
+        >>> import torch
+        >>> at_or_above(torch.tensor([[0.1, 0.5, 1.0], [0.0, 0.0, 0.0]]), 0.5, axes=1).tolist()
+        [[False, True, True], [False, False, False]]
+    """
+    if not 0 < threshold <= 1:
+        raise InputError(f"the threshold is a share of the map's maximum, above 0 and at most 1, not {threshold!r}")
+    most = heatmaps.amax(tuple(range(-axes, 0)), keepdim=True)
+    return (heatmaps >= threshold * most) & (most > 0)
+
+
+def boxes_around(mask: npt.NDArray[np.bool_]) -> list[Box]:
+    """(left, top, right, bottom) of the connected regions of a mask (H, W), those of most pixels first.
+
+    Pixels are connected that share an edge. Right and bottom are the first column and row beyond the region.
+
+    Example:
+        >>> boxes_around(np.array([[1, 0, 0], [0, 1, 1], [0, 1, 0]], dtype=bool))
+        [(1, 1, 3, 3), (0, 0, 1, 1)]
+    """
+    # A row's runs of True pixels are its pieces: a region is made of runs that touch in neighbouring rows.
+    rows = [_runs(row) for row in mask]
+    numbers = [list(range(first, first + len(runs))) for first, runs in zip(_firsts(rows), rows, strict=True)]
+    parents = [number for own in numbers for number in own]
+    for (above, above_numbers), (below, below_numbers) in pairwise(zip(rows, numbers, strict=True)):
+        for one, own in zip(above, above_numbers, strict=True):
+            for other, its in zip(below, below_numbers, strict=True):
+                if one[0] < other[1] and other[0] < one[1]:
+                    parents[_root(parents, its)] = _root(parents, own)
+    pixels: dict[int, int] = {}
+    boxes: dict[int, Box] = {}
+    for top, (runs, own_numbers) in enumerate(zip(rows, numbers, strict=True)):
+        for (left, right), number in zip(runs, own_numbers, strict=True):
+            root = _root(parents, number)
+            known = boxes.get(root, (left, top, right, top + 1))
+            boxes[root] = (min(known[0], left), known[1], max(known[2], right), top + 1)
+            pixels[root] = pixels.get(root, 0) + right - left
+    return [boxes[root] for root in sorted(boxes, key=lambda root: -pixels[root])]
+
+
+def _runs(row: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """[start, stop) of every run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]]))).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _firsts(rows: list[list[tuple[int, int]]]) -> list[int]:
+    """The number of each row's first run, when all runs are counted through."""
+    return [0, *np.cumsum([len(runs) for runs in rows]).tolist()][:-1]
+
+
+def _root(parents: list[int], number: int) -> int:
+    while parents[number] != number:
+        parents[number] = parents[parents[number]]
+        number = parents[number]
+    return number

@@ -1,0 +1,65 @@
+"""`egcam segment`: the classes a segmenter finds, each explained."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from egcam.cli import options as opt
+
+
+@opt.explaining
+def segment(
+    images: opt.Images,
+    wanted: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            "-c",
+            metavar="NAME|INT",
+            help="The class to explain, as often as wanted; all that are found if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="One of torchvision's segmenters (lraspp_mobilenet_v3_large if not given), or your own: "
+            "path/to/file.py:function.",
+            show_default=False,
+        ),
+    ] = None,
+    method: opt.Method = opt.DEFAULT_METHOD,
+    most: opt.Most = 5,
+    out: opt.Out = opt.OUT,
+    *,
+    given: opt.Explaining,
+) -> int:
+    """Explain what a segmenter finds: one picture with the outlines and a map for each class.
+
+    Each image gets a folder below --out with objects.png, explanation.npz, explanation.json and result.json. The mean
+    score of the class over its pixels is explained.
+    """
+    from egcam.cli.found_objects import explain_found
+    from egcam.cli.inputs import check_method, read_classes, read_target
+    from egcam.models.place_zoo import load
+    from egcam.photos.objects import segmented
+
+    check_method(method)
+    given.check()
+    network = load("segmentation", model, given.weights, given.device, read_classes(given.classes))
+    labels = [label for name in wanted or [] if (label := read_target(name)) is not None]
+    return explain_found(
+        images,
+        network,
+        "segmentation",
+        lambda fitted, image: segmented(fitted, image, labels, most),
+        f"no pixel is classified as {' or '.join(wanted)}" if wanted else "only background is found",
+        method,
+        out,
+        given,
+    )

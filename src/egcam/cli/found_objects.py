@@ -1,0 +1,123 @@
+"""What `egcam detect` and `egcam segment` have in common: photograph after photograph, each object explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from egcam._version import __version__
+from egcam.cli.console import (
+    DONE,
+    SOME_FAILED,
+    explained_each,
+    failed_list,
+    note,
+    print_json,
+    readable,
+)
+from egcam.cli.console import out as console
+from egcam.cli.options import Explaining
+from egcam.progress import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from egcam.models.classifier import Classifier
+    from egcam.models.place_zoo import Kind
+    from egcam.photos.objects import ExplainedObjects, FoundObject
+
+
+def explain_found(
+    images: list[Path],
+    network: Classifier,
+    kind: Kind,
+    find: Callable[[Classifier, Tensor], list[FoundObject]],
+    nothing: str,
+    method: str,
+    out: Path,
+    given: Explaining,
+) -> int:
+    """Find the objects of each photograph, explain them, and write one picture with all of them.
+
+    Args:
+        images: files and folders.
+        network: the detector or segmenter.
+        kind: which of them.
+        find: the objects in an image that is prepared for the network.
+        nothing: what to say of a photograph without any.
+        method: how to explain.
+        out: where the files go.
+        given: the options of the command.
+    """
+    from egcam.cli.output import own_folder
+    from egcam.models.place_zoo import fitted_to
+    from egcam.photos.files import find_images, read_image
+    from egcam.photos.objects import explain_objects
+
+    files = find_images(images)
+    done: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    taken: set[Path] = set()
+
+    def explain(file: Path, progress: Progress) -> ExplainedObjects:
+        photograph = read_image(file)
+        fitted = fitted_to(network, photograph, kind)
+        objects = find(fitted, fitted.images(photograph)[0])
+        options, title = given.of_method(fitted), readable(file.name)
+        return explain_objects(fitted, photograph, objects, method, title, options, progress, given.sharpness)
+
+    for file, found, warned in explained_each(files, explain, failed, given.as_json):
+        if not found.objects:
+            note(f"{file}: {nothing}")
+        folder = own_folder(out, file, f"{kind}-{method}", taken)
+        done.append(_saved(found, file, folder, method, warned))
+    if given.as_json:
+        facts = {"egcam": __version__, "model": network.name, "device": str(network.device), "method": method}
+        print_json({**facts, "out": str(out), "images": done, "failed": failed_list(failed)})
+    elif done:
+        _print(done, out)
+    return SOME_FAILED if failed else DONE
+
+
+def _saved(found: ExplainedObjects, file: Path, folder: Path, method: str, warned: list[str]) -> dict[str, Any]:
+    """Write the picture, the maps and the record into the photograph's folder; the record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = folder / "objects.png"
+    found.picture().save(picture)
+    explanation = found.explanation
+    if explanation is not None:
+        explanation.save(folder, pictures=False)
+    record = {
+        "file": str(file),
+        "objects": [one.as_dict() for one in found.objects],
+        "method": method,
+        "layer": None if explanation is None else explanation.layer,
+        "passes": 0 if explanation is None else explanation.passes,
+        "seconds": round(found.seconds, 4),
+        "warnings": list(warned),
+        "folder": str(folder),
+        "picture": str(picture),
+    }
+    text = readable(json.dumps(record, indent=2, ensure_ascii=False))
+    (folder / "result.json").write_text(text + "\n", encoding="utf-8")
+    return record
+
+
+def _print(done: list[dict[str, Any]], folder: Path) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (("file", "left"), ("object", "left"), ("score", "right"), ("seconds", "right")):
+        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for record in done:
+        each = record["seconds"] / max(1, len(record["objects"]))
+        for one in record["objects"]:
+            table.add_row(escape(readable(record["file"])), escape(one["name"]), f"{one['score']:.1%}", f"{each:.2f}")
+    count = sum(len(record["objects"]) for record in done)
+    if count:
+        console().print(table)
+    text = f"{count} object(s) in {len(done)} image(s) explained; pictures are in {folder}"
+    console().print(readable(text), markup=False)

@@ -1,0 +1,51 @@
+"""Which scores a map that knows nothing of the class would have had too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from egcam.attribution.registry import is_control
+from egcam.evaluation.comparable import Values
+from egcam.evaluation.stats import intervals, paired_difference
+from egcam.metrics.registry import metric as metric_called
+
+if TYPE_CHECKING:
+    from egcam.evaluation.table import Table
+
+
+def controls_of(table: Table) -> tuple[str, ...]:
+    """The controls among a table's methods."""
+    return tuple(method for method in table.methods if is_control(method))
+
+
+def not_ahead_of_controls(table: Table, metric: str) -> frozenset[str]:
+    """The methods whose lead over each of the table's controls is not shown by a metric.
+
+    It is shown where the 95 % interval of the paired difference lies on the better side of 0. Without controls, and of
+    methods that have no score or are not compared, nothing is said.
+    """
+    controls = controls_of(table)
+    if not controls:
+        return frozenset()
+    found = table.comparable(metric)
+    columns = dict(zip(table.methods, found.values.T, strict=True))
+    counted = [name for name, compared in zip(table.methods, found.compared, strict=True) if compared]
+    better = metric_called(metric).higher_is_better
+    rivals = [columns[name] for name in counted if name in controls]
+    return frozenset(
+        name
+        for name in counted
+        if name not in controls and not all(shown_ahead(columns[name], other, better) for other in rivals)
+    )
+
+
+def shown_ahead(scores: Values, others: Values, higher_is_better: bool) -> bool:
+    """Whether the 95 % interval of the paired difference of two methods lies on the better side of 0.
+
+    Example:
+        >>> import numpy as np
+        >>> shown_ahead(np.array([0.8, 0.9, 0.7]), np.array([0.1, 0.3, 0.2]), higher_is_better=True)
+        True
+    """
+    low, high = intervals(paired_difference(scores, others)[:, None])
+    return bool(low[0] > 0 if higher_is_better else high[0] < 0)

@@ -1,0 +1,245 @@
+"""Shapley values of a layer's cells: what each place of the layer contributes to the score, by definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
+from egcam.attribution.options import Common, is_whole
+from egcam.attribution.task import Progress
+from egcam.errors import InputError
+from egcam.metrics.case import Case
+from egcam.metrics.inputs import check_positive
+from egcam.metrics.layer_space import photographs_for, usable_rows
+from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
+from egcam.metrics.similarity import pearson, spearman
+from egcam.models.layers import Layer
+from egcam.models.targets import Score, Target, of_images
+from egcam.rng import generator
+
+
+def cell_shapley(
+    model: nn.Module,
+    images: Tensor,
+    layer: Layer,
+    references: Tensor,
+    permutations: int = 64,
+    target: Target = None,
+    seed: int = 0,
+    *,
+    progress: Progress | None = None,
+    **common: Unpack[Common],
+) -> Tensor:
+    """(N, h, w) Shapley values of the cells of a layer, signed, float64 on the CPU.
+
+    The players are the cells of what the layer outputs. A cell that takes part holds the image's activations A, one
+    that does not holds those of a reference, A', so that every cell is always a real one:
+
+        phi_c = E over references A' and orders of the cells of  y(A' with c and all before it from A)
+                                                              - y(A' with all before c from A)
+
+    Drawn by permutations (Castro et al., 2009), each followed by its reverse, which cancels much of the variance
+    (Mitchell et al., 2022), and the same for every image. Along a permutation the differences telescope, so for any
+    number of permutations
+
+        sum_c phi_c = y(A) - mean over references of y(A')
+
+    but for rounding. Only what follows the layer is run, once for each cell and permutation. What goes around the layer
+    stays as the image makes it, also in y(A').
+
+    Args:
+        model: the classifier.
+        images: (N, C, H, W), preprocessed as the model expects.
+        layer: the layer; None is found as for any method.
+        references: (M, C, H, W) images whose activations fill the cells that do not take part; all weigh the same.
+        permutations: how many for each image, spread evenly over the references; at least M.
+        target: as in `egcam.explain`.
+        seed: of the permutations.
+        progress: called with (images done, images) after each image.
+        common: score, classes, batch_size, memory, reshape: see `egcam.Explainer`.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
+        >>> x, others = torch.rand(1, 1, 4, 4).double(), torch.rand(5, 1, 4, 4).double()
+        >>> values = cell_shapley(net, x, "1", others, permutations=10, target=2)
+        >>> rise = net(x)[:, 2] - net(others)[:, 2].mean()
+        >>> values.shape, torch.allclose(values.sum((1, 2)), rise)
+        (torch.Size([1, 2, 2]), True)
+    """
+    if not is_whole(permutations) or permutations < len(references):
+        raise InputError(
+            f"permutations is {permutations!r} and there are {len(references)} references; every reference needs at "
+            "least one permutation, so ask for more permutations or pass fewer references"
+        )
+    done = 0
+
+    def play(swaps: CellSwaps) -> Tensor:
+        nonlocal done
+        values = _shapley_values(swaps, range(swaps.references), permutations, seed)
+        done += 1
+        if progress is not None:
+            progress(done, len(images))
+        return values
+
+    return play_with_cells(model, images, layer, references, play, target, **common)
+
+
+def _shapley_values(swaps: CellSwaps, references: range, permutations: int, seed: int) -> Tensor:
+    """(h, w) of one image, with some of the references."""
+    count = swaps.size[0] * swaps.size[1]
+    full = torch.tensor([swaps.full], dtype=torch.float64, device="cpu")
+    grown = torch.ones(count, count, dtype=torch.bool, device="cpu").tril()[:-1]
+    total = torch.zeros(count, dtype=torch.float64, device="cpu")
+    for number, reference in enumerate(references):
+        own = permutations // len(references) + (number < permutations % len(references))
+        orders = list(_orders(own, count, seed, number))
+        kept = [torch.zeros_like(grown).index_copy_(1, order, grown) for order in orders]
+        scores = swaps.scores(reference, torch.cat([torch.zeros_like(grown[:1]), *kept]))
+        for order, between in zip(orders, torch.split(scores[1:], len(grown)), strict=True):
+            total[order] += torch.cat([scores[:1], between, full]).diff() / (len(orders) * len(references))
+    return total.reshape(swaps.size)
+
+
+def _orders(count: int, cells: int, seed: int, reference: int) -> Iterator[Tensor]:
+    """Permutations of the cells: each drawn one is followed by its reverse."""
+    for pair in range(0, count, 2):
+        order = torch.randperm(cells, generator=generator(seed, "cells", reference, pair), device="cpu")
+        yield order
+        if pair + 1 < count:
+            yield order.flip(0)
+
+
+@register(
+    "shapley-agreement",
+    group="faithfulness",
+    better="higher",
+    label="Cells",
+    title="Agreement with Shapley values",
+    meaning="The correlation of the map with what each cell of its layer contributes, other images in the empty cells.",
+)
+@dataclass(frozen=True)
+class ShapleyAgreement(Metric):
+    """Correlation of the map with the Shapley values of its layer's cells; higher is better.
+
+        score = corr over the cells of (a, phi)        phi: `egcam.truth.cell_shapley`
+
+    Every cell is always that of a real image, and only what follows the layer is run, once for each cell and
+    permutation. The values are found once for all maps of a layer.
+
+    Conventions: the map counts as it was made, so take `signed=True` to have negative evidence judged too; one of
+    another size than the layer's is averaged over each cell. Two layers have two truths: only maps made at the same
+    layer are judged alike.
+
+    Attributes:
+        layer: by name; None is the one the map was made at, found as for any method where that is not known.
+        references: (M, C, H, W) images, preprocessed as the model expects; None is `most` photographs for each image.
+        most: how many references are used for an image.
+        permutations: how many for each image, `most` or more.
+        measure: "pearson", "rank" or "cosine".
+        score: "logit", "probability" or "sigmoid".
+        seed: of the permutations.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval()
+        >>> shapley_agreement(net, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), layer="1", most=2).shape
+        torch.Size([2])
+    """
+
+    layer: str | None = None
+    references: Any = None
+    most: int = 8
+    permutations: int = 32
+    measure: Literal["pearson", "rank", "cosine"] = "pearson"
+    score: Score = "logit"
+    seed: int = 0
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the correlations."""
+        if self.measure not in ("pearson", "rank", "cosine"):
+            raise InputError(f"measure is 'pearson', 'rank' or 'cosine', not {self.measure!r}")
+        if check_positive("permutations", self.permutations) < check_positive("most", self.most):
+            raise InputError(f"{self.permutations} permutations are too few for {self.most} references")
+        rows = usable_rows(case, self.name)
+        made, scores = case.at_layer, torch.full((len(case.images),), torch.nan).to(case.maps)
+        if not len(rows):
+            return scores
+        layer = self.layer or made.layer
+        if layer is not None and " + " in layer:
+            raise InputError(f"the maps are of several layers, {layer}, and cells are of one: set layer")
+        values = self._values(case, rows, layer)
+        maps = made.maps[rows]
+        if maps.shape[1:] != values.shape[1:]:
+            maps = functional.adaptive_avg_pool2d(maps[:, None], (values.shape[1], values.shape[2]))[:, 0]
+        scores[rows] = getattr(cell_agreement(maps, values), self.measure).to(scores)
+        return scores
+
+    def _values(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
+        """(n, h, w) the Shapley values of the images at some rows."""
+        key = work_key(self.name, layer, self.references, self.most, self.permutations, self.score, self.seed)
+        if len(rows) == len(case.images):
+            return case.once_for_any_map(key, lambda: self._found(case, rows, layer))
+        return self._found(case, rows, layer)
+
+    def _found(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
+        images, shared = case.images[rows], self.references is not None
+        others = self.references if shared else photographs_for(images, self.most)
+
+        def play(swaps: CellSwaps) -> Tensor:
+            first = 0 if shared else self.most * swaps.row
+            own = range(first, min(first + self.most, swaps.references))
+            return _shapley_values(swaps, own, self.permutations, self.seed)
+
+        common: Common = {"score": self.score, "classes": case.names, "batch_size": case.batch_size}
+        return play_with_cells(case.model, images, layer, others, play, of_images(case.asked, rows), **common)
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""
+        key = work_key(self.name, self.layer, self.references, self.most, self.permutations, self.score, self.seed)
+        return CLEAN, Work(key, 2 + self.most, any_map=True)
+
+
+shapley_agreement = ShapleyAgreement.function
+
+
+@dataclass(frozen=True)
+class CellAgreement:
+    """How well maps agree with the Shapley values of the cells, each (N,); NaN of a map that is not finite.
+
+    Attributes:
+        pearson: linear correlation over the cells; 0 of a constant map.
+        rank: Spearman's rank correlation; 0 of a constant map.
+        cosine: of the angle between the two, so that a constant added to the map counts; 0 of a zero map.
+    """
+
+    pearson: Tensor
+    rank: Tensor
+    cosine: Tensor
+
+
+def cell_agreement(maps: Tensor, shapley: Tensor) -> CellAgreement:
+    """How well maps at a layer agree with the Shapley values of its cells, image by image.
+
+    Args:
+        maps: (N, h, w) of the method, at the layer's own size. Take `signed=True` to judge negative evidence, too.
+        shapley: (N, h, w) from `cell_shapley`.
+
+    Example:
+        >>> truth = torch.tensor([[[0.0, 1.0], [2.0, 4.0]]])
+        >>> cell_agreement(2 * truth, truth).pearson, cell_agreement(truth**3, truth).rank
+        (tensor([1.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
+    """
+    if maps.shape != shapley.shape or maps.ndim != 3:
+        raise InputError(
+            f"maps of shape {tuple(maps.shape)} cannot be compared with Shapley values of shape "
+            f"{tuple(shapley.shape)}; both are (N, h, w) at the same layer"
+        )
+    ours, true = maps.detach().double().cpu().flatten(1), shapley.detach().double().cpu().flatten(1)
+    known = torch.where((ours + true).isfinite().all(1), 1.0, torch.nan)
+    cosine = functional.cosine_similarity(ours, true, eps=0.0).nan_to_num()
+    return CellAgreement(known * pearson(ours, true), known * spearman(ours, true), known * cosine)

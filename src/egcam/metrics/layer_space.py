@@ -1,0 +1,168 @@
+"""Insertion and deletion in a layer's own space: cells are swapped for those of other images, no pixel is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
+from egcam.attribution.options import Common
+from egcam.attribution.references import photographs
+from egcam.errors import InputError
+from egcam.metrics.case import Case
+from egcam.metrics.inputs import check_positive
+from egcam.metrics.perturb import Curve, relevance_ranks
+from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.models.targets import Score, of_images
+
+
+def usable_rows(case: Case, metric: str) -> Tensor:
+    """The numbers of the images that can be run with cells of others; a model with further inputs is refused."""
+    if case.extra.for_call():
+        raise InputError(
+            f"{metric} runs other images as well, for which there are no further inputs of the model; wrap the "
+            "model in one that takes images only"
+        )
+    usable = case.images.flatten(1).isfinite().all(1)
+    case.undefined(~usable, "the image holds NaN or infinite pixels")
+    return usable.nonzero()[:, 0]
+
+
+def photographs_for(images: Tensor, most: int) -> Tensor:
+    """(N most, C, H, W) that many for each image, image by image, normalised as it seems to be."""
+    own = range(len(images))
+    draw = photographs().bind(images, own, 0)
+    return torch.stack([draw(own, sample).images for sample in range(most)], 1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class _LayerCurve(Metric):
+    """What the two have in common."""
+
+    layer: str | None = None
+    references: Any = None
+    most: int = 4
+    steps: int = 16
+    score: Score = "probability"
+
+    _inserts: ClassVar[bool]
+
+    def curve(self, case: Case) -> Curve:
+        """The score while cells are swapped, the most relevant first."""
+        check_positive("most", self.most)
+        check_positive("steps", self.steps)
+        rows = usable_rows(case, self.name)
+        scores = torch.full((len(case.images), self.steps + 1), torch.nan).to(case.maps)
+        if len(rows):
+            scores[rows] = self._played(case, rows).to(scores)
+        fractions = torch.arange(self.steps + 1).to(scores) / self.steps
+        return Curve(fractions.expand_as(scores), scores)
+
+    def _played(self, case: Case, rows: Tensor) -> Tensor:
+        """(n, steps + 1) the scores of the images at some rows."""
+        images, maps, asked = case.images[rows], case.maps[rows], case.asked
+        shared = self.references is not None
+        others = self.references if shared else photographs_for(images, self.most)
+
+        def play(swaps: CellSwaps) -> Tensor:
+            first = 0 if shared else self.most * swaps.row
+            return self._swapped(swaps, maps[swaps.row], range(first, min(first + self.most, swaps.references)))
+
+        common: Common = {"score": self.score, "classes": case.names, "batch_size": case.batch_size}
+        return play_with_cells(case.model, images, self.layer, others, play, of_images(asked, rows), **common)
+
+    def _swapped(self, swaps: CellSwaps, relevance: Tensor, references: range) -> Tensor:
+        """(steps + 1,) the mean over references."""
+        cells = swaps.size[0] * swaps.size[1]
+        coarse = functional.adaptive_avg_pool2d(relevance[None], swaps.size)
+        place = relevance_ranks(coarse).flatten().cpu()
+        counts = torch.tensor([round(step * cells / self.steps) for step in range(self.steps + 1)])
+        chosen = place < counts[:, None]
+        kept = chosen if self._inserts else ~chosen
+        return torch.stack([swaps.scores(number, kept) for number in references]).mean(0)
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the areas."""
+        return self.curve(case).area()
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """A dry run, a pass for the image and one for each reference; the rest are tails."""
+        return CLEAN, Work(self.name, 2 + self.most)
+
+
+@register(
+    "layer-insertion",
+    group="faithfulness",
+    better="higher",
+    label="L-Ins",
+    meaning="Cells of a layer are taken from the image, the most important first, all others from other images; the "
+    "mean class score.",
+)
+@dataclass(frozen=True)
+class LayerInsertion(_LayerCurve):
+    """Area under the score while a layer's cells come from other images to the image; higher is better.
+
+        score = area over s of  mean over references of p_y( A in the top share s of the cells, A' elsewhere )
+
+    Every cell is always that of a real image, so nothing is blacked out or blurred, and only what follows the layer is
+    run.
+
+    Conventions: the map is averaged over each cell; ties in reading order. Without `references` the photographs that
+    come with the package take their place.
+
+    Attributes:
+        layer: by name; None is found as for any method.
+        references: (M, C, H, W) images, preprocessed as the model expects; None is photographs.
+        most: how many references are used for an image.
+        steps: of the curve.
+        score: "probability", "logit" or "sigmoid".
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+        ...                             torch.nn.Linear(32, 3))
+        >>> layer_insertion(model, torch.rand(2, 3, 6, 6), torch.rand(2, 6, 6)).shape
+        torch.Size([2])
+    """
+
+    _inserts: ClassVar[bool] = True
+
+
+@register(
+    "layer-deletion",
+    group="faithfulness",
+    better="lower",
+    label="L-Del",
+    meaning="Cells of a layer are taken from other images, the most important first; the mean class score.",
+)
+@dataclass(frozen=True)
+class LayerDeletion(_LayerCurve):
+    """Area under the score while a layer's cells go from the image to other images; lower is better.
+
+        score = area over s of  mean over references of p_y( A' in the top share s of the cells, A elsewhere )
+
+    The reverse of `layer_insertion`, with the same conventions.
+
+    Attributes:
+        layer: by name; None is found as for any method.
+        references: (M, C, H, W) images, preprocessed as the model expects; None is photographs.
+        most: how many references are used for an image.
+        steps: of the curve.
+        score: "probability", "logit" or "sigmoid".
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+        ...                             torch.nn.Linear(32, 3))
+        >>> layer_deletion(model, torch.rand(2, 3, 6, 6), torch.rand(2, 6, 6)).shape
+        torch.Size([2])
+    """
+
+    _inserts: ClassVar[bool] = False
+
+
+layer_insertion = LayerInsertion.function
+layer_deletion = LayerDeletion.function

@@ -1,0 +1,55 @@
+"""Make networks: with weights that are the same every time, or with those of a hub."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import torch
+
+from egcam.errors import ModelError
+from egcam.models.weights import one_line
+
+Made = TypeVar("Made")
+
+
+def seeded(build: Callable[[], Made]) -> Made:
+    """A network whose first weights are the same every time, without touching the global random state."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        return build()
+
+
+def downloaded(name: str, build: Callable[[], Made]) -> Made:
+    """A network with its published weights, or another part of it."""
+    try:
+        return build()
+    except Exception as error:
+        raise ModelError(
+            f"the weights of {name} could not be downloaded ({one_line(error)}): connect to the network, "
+            'or name a file of weights, "random" for untrained ones: --weights on the command line, weights in a study'
+        ) from error
+
+
+@contextmanager
+def no_vain_retries() -> Iterator[None]:
+    """Without a network, let the hub look into its cache only: it would retry for most of a minute."""
+    hub: Any = importlib.import_module("huggingface_hub.constants")
+    host = urlsplit(hub.ENDPOINT).hostname or "huggingface.co"
+    offline = hub.HF_HUB_OFFLINE
+    try:
+        if not getproxies():
+            socket.getaddrinfo(host, 443)
+    except OSError:
+        hub.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        hub.HF_HUB_OFFLINE = offline

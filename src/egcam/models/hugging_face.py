@@ -1,0 +1,208 @@
+"""Models of the Hugging Face hub, or from a folder that `save_pretrained` wrote: image classifiers, CLIP and SigLIP."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from egcam.errors import ModelError, require
+from egcam.models.building import downloaded, no_vain_retries, seeded
+from egcam.models.class_names import as_class_names
+from egcam.models.classifier import Classifier
+from egcam.models.preprocessing import FlippedPreprocessing, Interpolation, Preprocessing
+from egcam.models.targets import known_classes
+from egcam.models.weights import one_line
+
+_RESAMPLING: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+
+def is_folder(name: str) -> bool:
+    """Whether it is a folder with a model that `save_pretrained` wrote."""
+    return (Path(name) / "config.json").is_file()
+
+
+def hugging_face(name: str, pretrained: bool = True, texts: Sequence[str] | None = None) -> Classifier:
+    """The classifier in a folder or on the hub, with the preprocessing of its image processor.
+
+    Args:
+        name: as on the hub, or a folder.
+        pretrained: with its weights, else untrained, the same every time.
+        texts: what images are compared with, by models that do so; they become the classes.
+    """
+    require("transformers", "hf", f"the model hf:{name}")
+    library: Any = importlib.import_module("transformers")
+    with no_vain_retries():
+        config = _read(name, lambda: library.AutoConfig.from_pretrained(name))
+        compares = hasattr(config, "text_config") and hasattr(config, "vision_config")
+        if compares and not texts:
+            raise ModelError(f"hf:{name} compares images with texts: say which, texts=[…] (the command: --text …)")
+        if texts and not compares:
+            raise ModelError(f"hf:{name} has classes of its own and compares no images with texts: leave the texts out")
+        model = _model(library, name, config, pretrained, compares)
+        kind = library.AutoProcessor if compares else library.AutoImageProcessor
+        processor = _read(name, lambda: kind.from_pretrained(name))
+    preprocessing = _preprocessing(name, processor.image_processor if compares else processor)
+    if texts:
+        said = _tokens(processor, config, list(texts))
+        model = ImageAgainstTexts(model, said)
+        return Classifier(model.eval(), f"hf:{name}", as_class_names(texts), preprocessing)
+    if next(iter(inspect.signature(model.forward).parameters), None) != "pixel_values":
+        raise ModelError(
+            f"hf:{name} does not take an image as its first input; write path/to/file.py:function, a function that "
+            "returns a module which does"
+        )
+    names = known_classes(model, None)
+    unnamed = names is not None and all(one == f"LABEL_{number}" for number, one in enumerate(names))
+    return Classifier(model, f"hf:{name}", None if unnamed else names, preprocessing)
+
+
+def _read(name: str, read: Callable[[], Any]) -> Any:
+    if not is_folder(name):
+        return downloaded(f"hf:{name}", read)
+    try:
+        return read()
+    except Exception as error:
+        raise ModelError(f"the folder {name} could not be loaded: {one_line(error)}") from error
+
+
+def _model(library: Any, name: str, config: Any, pretrained: bool, compares: bool) -> nn.Module:
+    kind = library.AutoModel if compares else library.AutoModelForImageClassification
+    if not pretrained:
+        made: nn.Module = seeded(lambda: kind.from_config(config))
+        return made
+    model, info = _read(name, lambda: kind.from_pretrained(name, output_loading_info=True))
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"hf:{name} has no weights for {', '.join(missing[:3])}: it was saved without a classifier; load one that "
+            "was trained to classify, or pass weights=… (--weights FILE)"
+        )
+    return model  # type: ignore[no-any-return]
+
+
+# -- images against texts ---------------------------------------------------------------------------
+
+
+class ImageAgainstTexts(nn.Module):
+    """A model of images and texts as a classifier of images whose classes are some texts.
+
+    Args:
+        model: of Hugging Face; takes pixel_values and the texts' tokens, and outputs logits_per_image.
+        texts: the texts' tokens, as the tokenizer puts them out.
+    """
+
+    def __init__(self, model: nn.Module, texts: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.model = model.eval()
+        self._names = tuple(texts)
+        for name, tensor in texts.items():
+            self.register_buffer(f"text_{name}", tensor)
+        self._remember_texts()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, texts) how well each text fits each image."""
+        texts = {name: getattr(self, f"text_{name}") for name in self._names}
+        found: Tensor = self.model(pixel_values=images, **texts).logits_per_image
+        return found
+
+    def _remember_texts(self) -> None:
+        """Read the texts once instead of in every pass, if that makes no difference."""
+        reader = getattr(self.model, "text_model", None)
+        if not isinstance(reader, nn.Module):
+            return
+        seen: list[Any] = []
+        handle = reader.register_forward_hook(lambda module, args, output: seen.append(dict(output)))
+        config: Any = self.model.config
+        size = int(config.vision_config.image_size)
+        image = torch.linspace(-1, 1, 3 * size * size).reshape(1, 3, size, size)
+        with torch.no_grad():
+            truth = self(image)
+            handle.remove()
+            try:
+                self.model.text_model = _Remembered(reader, seen[0])
+                right = torch.allclose(self(image), truth, atol=1e-5)
+            except Exception:  # a reader of another kind
+                right = False
+        if not right:
+            self.model.text_model = reader
+
+
+class _Remembered(nn.Module):
+    """Outputs again what a module of Hugging Face returned."""
+
+    def __init__(self, original: nn.Module, output: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config = getattr(original, "config", None)
+        self._names = tuple(name for name, value in output.items() if isinstance(value, Tensor))
+        for name in self._names:
+            self.register_buffer(name, output[name].clone())
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as then, in an object of its own, for models write into it."""
+        outputs: Any = importlib.import_module("transformers.modeling_outputs")
+        return outputs.BaseModelOutputWithPooling(**{name: getattr(self, name) for name in self._names})
+
+
+def _tokens(processor: Any, config: Any, texts: list[str]) -> dict[str, Tensor]:
+    # SigLIP was trained on texts filled up to one length, CLIP on texts that end.
+    fill_up = "max_length" if config.model_type.startswith("siglip") else True
+    return dict(processor(text=texts, padding=fill_up, truncation=True, return_tensors="pt"))
+
+
+# -- preprocessing ----------------------------------------------------------------------------------
+
+
+def _preprocessing(name: str, processor: Any) -> Preprocessing:
+    """What the image processor does, as resizing, cutting and normalising; refused if that is not what it does."""
+    size, crop, resize = _sizes(processor)
+    factor = 255 * getattr(processor, "rescale_factor", 1 / 255) if getattr(processor, "do_rescale", True) else 255.0
+    normalises = getattr(processor, "do_normalize", True)
+    mean = [float(number) for number in (processor.image_mean if normalises else (0.0,) * 3)]
+    std = [float(number) for number in (processor.image_std if normalises else (1.0,) * 3)]
+    kind = FlippedPreprocessing if getattr(processor, "do_flip_channel_order", False) else Preprocessing
+    found = kind(
+        crop or size,
+        resize,
+        _RESAMPLING.get(int(getattr(processor, "resample", 2) or 0), "bicubic"),
+        tuple(number / factor for number in mean),
+        tuple(number / factor for number in std),
+    )
+    _check_alike(name, found, processor)
+    return found
+
+
+def _sizes(processor: Any) -> tuple[tuple[int, int], tuple[int, int] | None, int | None]:
+    """(height, width) the image is resized to, that of the part cut out of it, and the length of its shorter side."""
+    size = dict(getattr(processor, "size", None) or {})
+    cut = dict(getattr(processor, "crop_size", None) or {}) if getattr(processor, "do_center_crop", False) else {}
+    short = size.get("shortest_edge")
+    crop = (int(cut["height"]), int(cut["width"])) if "height" in cut else None
+    if short is None:
+        square = (int(size.get("height", 224)), int(size.get("width", 224)))
+        return square, crop, None
+    share = getattr(processor, "crop_pct", None)
+    if share is not None and crop is None:
+        # ConvNeXt: the centre of a larger image, unless the image is large itself.
+        return (short, short), None, None if short >= 384 else int(short / share)
+    return (short, short), crop, int(short)
+
+
+def _check_alike(name: str, found: Preprocessing, processor: Any) -> None:
+    ramp = np.linspace(0, 255, 320)
+    across, down = np.meshgrid(ramp, ramp[:256])
+    image = Image.fromarray(np.stack([across, down, 255 - across / 2 - down / 3], 2).astype(np.uint8))
+    wanted = torch.as_tensor(np.asarray(processor(images=image, return_tensors="np")["pixel_values"][0])).float()
+    ours = found(image)
+    if ours.shape != wanted.shape or (ours - wanted).abs().mean() > 0.02 * wanted.std():
+        raise ModelError(
+            f"the image processor of hf:{name} does more than resize, cut out the centre and normalise; write "
+            "path/to/file.py:function, a function that returns a Classifier with a preprocessing of your own"
+        )

@@ -1,0 +1,230 @@
+"""An object that a detector found: the score of the box that is it, in every sample anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from egcam.errors import TargetError, near_misses
+from egcam.models.class_targets import as_label, label_index, named
+from egcam.models.image_targets import ImageTarget, Setting, image_part, is_by_image
+from egcam.models.nested import tensors_in
+
+Layout: TypeAlias = Literal["yolov5", "yolov8", "xyxy"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a detector found in one image.
+
+    Attributes:
+        boxes: (n, 4) as (left, top, right, bottom).
+        scores: (n,) of the label that is looked for; of any label, of the likeliest.
+        fits: (n,) whether it is of that label at all.
+        finished: whether duplicates were taken out; else many boxes stand for one object.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    fits: Tensor
+    finished: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Box(ImageTarget):
+    """An object of a detector: the score of the found box that overlaps most with it.
+
+    Which of its boxes that is changes from sample to sample, so it is looked for in each: of the boxes of the label
+    with IoU >= `iou`, the one with the highest. Where there is none, the score is 0 and so is its gradient. Raw
+    predictions, from which duplicates were not taken out (DETR's queries, YOLO's anchors), hold many boxes for one
+    object; of those only the ones at least half as sure as the surest count.
+
+    What is understood, of one image:
+
+    - torchvision's detectors: a dictionary of boxes, scores and labels;
+    - DETR and its kin: pred_logits and pred_boxes (Hugging Face: logits and pred_boxes), the boxes as centre and size
+      in shares of the image, the last class being "no object" unless there are as many class names as logits;
+    - tensors as YOLO puts them out, which `layout` describes; lists with one (n, 6) for each image.
+
+    Args:
+        box: (left, top, right, bottom) in pixels of the image.
+        label: the class, by index or name; None is any, the likeliest one.
+        iou: how much a box has to overlap, as intersection over union.
+        layout: what a tensor holds. "yolov5": (anchors, 5 + classes), each centre x, centre y, width, height,
+            objectness and classes; "yolov8": (4 + classes, anchors) without objectness; "xyxy": (n, 6), each left, top,
+            right, bottom, score and class.
+        classes: the class names; by default the explainer's.
+        size: (height, width) of the image, where it is used without an explainer.
+
+    Example:
+        >>> found = {"boxes": torch.tensor([[0.0, 0.0, 4.0, 4.0], [1.0, 0.0, 5.0, 4.0]]),
+        ...          "labels": torch.tensor([1, 2]), "scores": torch.tensor([0.9, 0.8])}
+        >>> Box((0, 0, 4, 4), label=2)(found), Box((6, 6, 9, 9))(found)
+        (tensor(0.8000), tensor(0.))
+    """
+
+    box: tuple[float, float, float, float]
+    label: int | str | None = None
+    iou: float = 0.5
+    layout: Layout | None = None
+    classes: Sequence[str] | None = None
+    size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        corners = torch.as_tensor(self.box, dtype=torch.float64).flatten().tolist()
+        if len(corners) != 4 or not (corners[0] < corners[2] and corners[1] < corners[3]):
+            raise TargetError(f"a box is (left, top, right, bottom) with left < right and top < bottom, not {self.box}")
+        object.__setattr__(self, "box", tuple(corners))
+        object.__setattr__(self, "label", None if self.label is None else as_label(self.label))
+        if not 0 < self.iou <= 1:
+            raise TargetError(f"iou is above 0 and at most 1, not {self.iou}")
+        if self.layout is not None and self.layout not in get_args(Layout):
+            raise TargetError(f"unknown layout {self.layout!r}; {near_misses(str(self.layout), get_args(Layout))}")
+
+    def __call__(self, output: Any) -> Tensor:
+        """The score of the matching box in one image's output, or 0."""
+        found = self._found(output)
+        place = self.match(found)
+        # An empty sum is 0 whatever the scores are, and still has a gradient: 0.
+        return found.scores[:0].sum() if place is None else found.scores[place]
+
+    def of_row(self, output: Any, count: int, row: int) -> Tensor:
+        """The same of a batch; a list of tensors has one for each image."""
+        if isinstance(output, list) and len(output) == count and all(map(_is_table, output)):
+            return replace(self, layout=self.layout or "xyxy")(output[row])
+        if not is_by_image(output, count) and isinstance(output, tuple | list) and not hasattr(output, "_fields"):
+            output = _only_tensor(output)
+        return self(image_part(output, count, row))
+
+    def match(self, found: Found) -> int | None:
+        """Which of the found boxes it is."""
+        with torch.no_grad():
+            overlap = overlaps(found.boxes.detach(), found.boxes.new_tensor(self.box))
+            possible = found.fits & (overlap >= self.iou)
+            if not found.finished and bool(possible.any()):
+                possible &= found.scores >= found.scores[possible].max() / 2
+            if not bool(possible.any()):
+                return None
+            return int(overlap.masked_fill(~possible, -1).argmax())
+
+    @property
+    def description(self) -> str:
+        """The class, and the box."""
+        corners = ", ".join(f"{corner:.0f}" for corner in self.box)
+        return f"{'object' if self.label is None else named(self.label, self.classes)} in ({corners})"
+
+    @property
+    def why_zero(self) -> str:
+        """No box matched."""
+        return (
+            f"no box that the model finds matches {self.description} (IoU of at least {self.iou:g}"
+            f"{'' if self.label is None else ' and its label'}), so its score is 0"
+        )
+
+    def settled(self, setting: Setting) -> Self:
+        """With the explainer's names and the images' size."""
+        names = setting.classes if self.classes is None else self.classes
+        return replace(self, classes=names, size=setting.size or self.size)
+
+    def _found(self, output: Any) -> Found:
+        if isinstance(output, Mapping):
+            if all(key in output for key in ("boxes", "scores", "labels")):
+                return self._listed(output["boxes"], output["scores"], output["labels"])
+            logits = next((output[key] for key in ("pred_logits", "logits") if key in output), None)
+            if logits is not None and "pred_boxes" in output:
+                return self._queries(logits, output["pred_boxes"])
+        if isinstance(output, Tensor) and output.ndim == 2:
+            return self._table(output)
+        seen = list(output) if isinstance(output, Mapping) else [tuple(one.shape) for one in tensors_in(output)]
+        raise TargetError(
+            f"no boxes can be read from the model's output (of one image it is a {type(output).__name__} with {seen}): "
+            "it must hold boxes, scores and labels, or pred_logits and pred_boxes, or be a tensor whose layout= is "
+            "given. Pass a callable target that reads it"
+        )
+
+    def _listed(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> Found:
+        """Finished detections with one label each."""
+        if self.label is None:
+            fits = torch.ones_like(labels, dtype=torch.bool)
+        else:
+            label = self.label
+            if isinstance(label, str):
+                label = label_index(label, self.classes, len(self.classes or ()))
+            fits = labels == label
+        return Found(boxes, scores, fits, finished=True)
+
+    def _queries(self, logits: Tensor, boxes: Tensor) -> Found:
+        """DETR's queries."""
+        if self.size is None:
+            raise TargetError("DETR's boxes are in shares of the image: pass its size=(height, width)")
+        with_nothing = self.classes is None or logits.shape[1] != len(self.classes)
+        chances = logits.softmax(1)[:, :-1] if with_nothing else logits.sigmoid()
+        height, width = self.size
+        return self._raw(_corners(boxes) * boxes.new_tensor([width, height, width, height]), chances)
+
+    def _table(self, table: Tensor) -> Found:
+        """A YOLO-like tensor."""
+        layout = self.layout or self._layout_of(table)
+        if layout == "xyxy":
+            if table.shape[1] != 6:
+                raise TargetError(f"layout='xyxy' has 6 columns, and the model's output is {tuple(table.shape)}")
+            return self._listed(table[:, :4], table[:, 4], table[:, 5].round().long())
+        rows = table if layout == "yolov5" else table.T
+        if rows.shape[1] < (6 if layout == "yolov5" else 5):
+            raise TargetError(f"layout={layout!r} does not fit a tensor of {tuple(table.shape)}: it has no class")
+        chances = rows[:, 4:5] * rows[:, 5:] if layout == "yolov5" else rows[:, 4:]
+        return self._raw(_corners(rows[:, :4]), chances)
+
+    def _layout_of(self, table: Tensor) -> Layout:
+        """What the number of classes tells; nothing else does."""
+        count = -1 if self.classes is None else len(self.classes)
+        possible: list[Layout] = ["yolov5"] if table.shape[1] == 5 + count else []
+        possible += ["yolov8"] if table.shape[0] == 4 + count else []
+        possible += ["xyxy"] if table.shape[1] == 6 else []
+        if count > 0 and len(possible) == 1:
+            return possible[0]
+        raise TargetError(
+            f"the model returned {tuple(table.shape)} for an image, and what its rows and columns hold is unclear: "
+            "pass layout='yolov5' for (anchors, 5 + classes) with objectness, 'yolov8' for (4 + classes, anchors), or "
+            "'xyxy' for (n, 6) with corners, score and class"
+        )
+
+    def _raw(self, boxes: Tensor, chances: Tensor) -> Found:
+        """Predictions with a chance for each class."""
+        if self.label is None:
+            scores = chances.amax(1)
+        else:
+            scores = chances[:, label_index(self.label, self.classes, chances.shape[1])]
+        return Found(boxes, scores, torch.ones_like(scores, dtype=torch.bool), finished=False)
+
+
+def overlaps(boxes: Tensor, box: Tensor) -> Tensor:
+    """(n,) intersection over union of (n, 4) boxes with one, all as (left, top, right, bottom).
+
+    >>> overlaps(torch.tensor([[0.0, 0.0, 2.0, 2.0], [5.0, 5.0, 6.0, 6.0]]), torch.tensor([1.0, 0.0, 3.0, 2.0]))
+    tensor([0.3333, 0.0000])
+    """
+    inside = (torch.minimum(boxes[:, 2:], box[2:]) - torch.maximum(boxes[:, :2], box[:2])).clamp(min=0).prod(1)
+    area, other = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1), (box[2:] - box[:2]).prod()
+    return inside / (area + other - inside)
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    """(n, 4) boxes as (left, top, right, bottom), from centre and size."""
+    centre, half = boxes[:, :2], boxes[:, 2:] / 2
+    return torch.cat([centre - half, centre + half], 1)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is an image's detections, one in each row, as they come after duplicates were taken out."""
+    return isinstance(value, Tensor) and value.ndim == 2 and value.shape[1] == 6
+
+
+def _only_tensor(output: Any) -> Any:
+    """The predictions (N, ., .) of a network that also returns its feature maps."""
+    found = [value for value in output if isinstance(value, Tensor) and value.ndim == 3]
+    return found[0] if len(found) == 1 else output

@@ -1,0 +1,88 @@
+"""A network in two halves, cut after one of its layers, whatever it is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import LayerError
+
+
+class _Seen(BaseException):
+    """Ends a pass at the layer; a BaseException so that no model catches it."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+
+class Front(nn.Module):
+    """What the layer outputs for images, of any size that the layers up to it take."""
+
+    def __init__(self, model: nn.Module, layer: str) -> None:
+        super().__init__()
+        self.model = model
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, K, h, w)."""
+
+        def see(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            raise _Seen(output)
+
+        found: Any = None
+        handle = _module(self.model, self.layer).register_forward_hook(see)
+        try:
+            self.model(images)
+        except _Seen as seen:
+            found = seen.output
+        finally:
+            handle.remove()
+        if not isinstance(found, Tensor) or found.ndim != 4:
+            raise LayerError(
+                f"layer {self.layer!r} must run and output (N, channels, height, width), so that its map can be cut "
+                "and stitched; choose such a layer"
+            )
+        return found
+
+
+class Tail(nn.Module):
+    """The network's output for images, when the layer outputs other activations."""
+
+    def __init__(self, model: nn.Module, layer: str) -> None:
+        super().__init__()
+        self.model = model
+        self.layer = layer
+
+    def forward(self, images: Tensor, activations: Tensor) -> Any:
+        """The model's own output; gradients flow into the activations alone."""
+        with_gradient, calls = torch.is_grad_enabled(), 0
+
+        def put(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise LayerError(f"layer {self.layer!r} runs more than once in a pass; choose one that runs once")
+            if output.shape != activations.shape:
+                raise LayerError(
+                    f"layer {self.layer!r} outputs {tuple(output.shape)} for these images, not "
+                    f"{tuple(activations.shape)}: cells of the grid must be whole cells of the layer's map"
+                )
+            torch.set_grad_enabled(with_gradient)
+            return activations.clone()
+
+        handle = _module(self.model, self.layer).register_forward_hook(put)
+        try:
+            with torch.no_grad():
+                return self.model(images)
+        finally:
+            handle.remove()
+
+
+def _module(model: nn.Module, layer: str) -> nn.Module:
+    try:
+        return model.get_submodule(layer)
+    except AttributeError as error:
+        raise LayerError(f"the network has no layer {layer!r}; pass the dotted name of one of its modules") from error

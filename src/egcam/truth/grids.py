@@ -1,0 +1,184 @@
+"""Grids of images, of which one cell decides: by construction (DiFull, DiPart) or by the network's own doing (GridPG).
+
+After Rao, Böhle and Schiele (2022), "Towards Better Understanding Attribution Methods".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import InputError
+from egcam.metrics.localization import share_inside
+from egcam.models.targets import class_scores
+from egcam.rng import generator
+from egcam.truth.cut import Front, Tail
+from egcam.truth.trial import Trial
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Images side by side, n by n.
+
+    Attributes:
+        images: (G, C, n H, n W).
+        labels: (G, n n) the classes of the cells, row by row.
+        cells: (G,) the cell that is explained, from 0 to n n - 1.
+        masks: (G, n H, n W) 1 in that cell.
+        n: cells along a side.
+    """
+
+    images: Tensor
+    labels: Tensor
+    cells: Tensor
+    masks: Tensor
+    n: int
+
+    @property
+    def explained(self) -> Tensor:
+        """(G,) the classes of the explained cells."""
+        return self.labels.gather(1, self.cells[:, None])[:, 0]
+
+
+def make_grids(images: Tensor, labels: Tensor, n: int = 2, count: int = 16, seed: int = 0) -> Grids:
+    """Grids of n x n images of different classes, drawn at random; which cell is explained goes in turn.
+
+    Example:
+        >>> grids = make_grids(torch.rand(8, 3, 4, 4), torch.arange(8), n=2, count=3)
+        >>> grids.images.shape, grids.masks[1, 0, :].tolist()
+        (torch.Size([3, 3, 8, 8]), [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    """
+    classes = torch.unique(labels)
+    if len(classes) < n * n:
+        raise InputError(f"a grid of {n} x {n} images of different classes needs {n * n} classes, not {len(classes)}")
+    chance = generator(seed, "grids", n)
+    members = []
+    for _ in range(count):
+        chosen = classes[torch.randperm(len(classes), generator=chance)[: n * n]]
+        of_class = [(labels == one).nonzero()[:, 0] for one in chosen]
+        members.append(torch.stack([own[torch.randint(len(own), (), generator=chance)] for own in of_class]))
+    places = torch.stack(members)
+    cells = torch.arange(count) % (n * n)
+    height, width = images.shape[-2:]
+    masks = torch.zeros(count, n * n, 1, height, width).scatter_(
+        1, cells[:, None, None, None, None].expand(count, 1, 1, height, width), 1.0
+    )
+    return Grids(
+        stitched(images[places].flatten(0, 1), n), labels[places], cells, stitched(masks.flatten(0, 1), n)[:, 0], n
+    )
+
+
+def stitched(cells: Tensor, n: int) -> Tensor:
+    """(N, C, n h, n w) from (N n n, C, h, w), row by row.
+
+    Example:
+        >>> stitched(torch.arange(4.0).reshape(4, 1, 1, 1), 2)[0, 0].tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
+    """
+    _, channels, height, width = cells.shape
+    parts = cells.reshape(-1, n, n, channels, height, width).permute(0, 3, 1, 4, 2, 5)
+    return parts.reshape(-1, channels, n * height, n * width)
+
+
+def cut_up(grids: Tensor, n: int) -> Tensor:
+    """(N n n, C, h, w) from (N, C, n h, n w): the reverse of `stitched`."""
+    count, channels, height, width = grids.shape
+    if height % n or width % n:
+        raise InputError(f"a map of {height} x {width} cannot be cut into {n} x {n} equal cells; choose another layer")
+    parts = grids.reshape(count, channels, n, height // n, n, width // n).permute(0, 2, 4, 1, 3, 5)
+    return parts.reshape(count * n * n, channels, height // n, width // n)
+
+
+class Disconnected(nn.Module):
+    """A network on grids, with one head for each cell that is shown that cell alone.
+
+    The output is (N, n n classes): the classes of the first cell's head, then those of the second, and so on. Explain
+    it at "cells", the stitched map of the layer.
+
+    Args:
+        model: a classifier of single images; it is not changed.
+        layer: the layer, by name.
+        n: cells along a side.
+        full: DiFull, whose cells are apart from the pixels on; else DiPart, whose cells are apart from the layer on.
+    """
+
+    def __init__(self, model: nn.Module, layer: str, n: int, full: bool) -> None:
+        super().__init__()
+        self.front, self.cells, self.tail = Front(model, layer), nn.Identity(), Tail(model, layer)
+        self.n, self.full = n, full
+
+    def forward(self, grids: Tensor) -> Tensor:
+        """(N, n n classes)."""
+        crops = cut_up(grids, self.n)
+        maps = stitched(self.front(crops), self.n) if self.full else self.front(grids)
+        seen = cut_up(self.cells(maps), self.n)
+        return class_scores(self.tail(crops, seen), len(crops)).reshape(len(grids), -1)
+
+
+def difull_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None) -> Trial:
+    """DiFull: every head is disconnected from all cells but its own, at every layer.
+
+        score = positive heat in the explained cell / positive heat in all cells
+
+    1 is right; a uniform map scores 1 / n^2.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+        >>> grids = make_grids(torch.rand(4, 1, 4, 4), torch.arange(4), count=2)
+        >>> trial = difull_trial(net, grids, "1")
+        >>> set(trial.scores("hires-cam").tolist()) <= {0.0, 1.0}
+        True
+    """
+    return _disconnected("difull", model, grids, layer, references)
+
+
+def dipart_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None) -> Trial:
+    """DiPart: the layers up to the explained one see the whole grid, every head its own cell. The score is DiFull's.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+        >>> trial = dipart_trial(net, make_grids(torch.rand(4, 1, 4, 4), torch.arange(4), count=2), "1")
+        >>> trial.score(trial.truth), trial.score(torch.ones(2, 8, 8))
+        (tensor([1., 1.]), tensor([0.2500, 0.2500]))
+    """
+    return _disconnected("dipart", model, grids, layer, references)
+
+
+def _disconnected(name: str, model: nn.Module, grids: Grids, layer: str, references: Tensor | None) -> Trial:
+    network = Disconnected(model, layer, grids.n, name == "difull").eval()
+    with torch.no_grad():
+        classes = network(grids.images[:1]).shape[1] // grids.n**2
+    return _trial(name, network, "cells", grids, grids.cells * classes + grids.explained, references)
+
+
+def gridpg_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None) -> Trial:
+    """The grid pointing game (Böhle et al., 2021): the unchanged network, which must take images of the grid's size.
+
+    The score is DiFull's, for the class of one cell. Nothing keeps the network from looking at the other cells, so 1 is
+    not always right; but a map that puts more on the cell that shows the class tells the classes apart better.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+        >>> grids = make_grids(torch.rand(4, 1, 4, 4), torch.arange(4), count=2)
+        >>> trial = gridpg_trial(net, grids, "1")
+        >>> bool((trial.targets == grids.explained).all()), trial.scores("centre").shape
+        (True, torch.Size([2]))
+    """
+    return _trial("gridpg", model, layer, grids, grids.explained, references)
+
+
+def _trial(name: str, model: nn.Module, layer: str, grids: Grids, targets: Tensor, references: Tensor | None) -> Trial:
+    others = grids.images if references is None else references
+    return Trial(
+        name,
+        "higher",
+        model,
+        layer,
+        grids.images,
+        targets,
+        grids.masks,
+        others,
+        lambda maps: share_inside(maps, grids.masks),
+    )

@@ -1,0 +1,55 @@
+"""A network, images and the right answer: what every test with a known answer comes down to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from egcam.attribution.registry import create, takes
+from egcam.errors import NonFiniteMapWarning, ZeroMapWarning
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Images explained at a layer of a network of which it is known what decides.
+
+    Attributes:
+        name: the test's; trials of one name belong together.
+        better: "higher" or "lower".
+        model: the network.
+        layer: where maps are made.
+        images: (N, C, H, W).
+        targets: (N,) the explained outputs.
+        truth: (N, H, W) the answer: positive where the evidence is, negative where evidence against it is, 0 elsewhere.
+        references: (M, C, H, W) for methods that take some.
+        score: from signed maps (N, h, w) to (N,) scores.
+    """
+
+    name: str
+    better: Literal["higher", "lower"]
+    model: nn.Module
+    layer: str
+    images: Tensor
+    targets: Tensor
+    truth: Tensor
+    references: Tensor
+    score: Callable[[Tensor], Tensor]
+
+    def maps(self, method: str, **options: Any) -> Tensor:
+        """(N, h, w) signed maps of a method by name, at the trial's layer and with its references."""
+        usual = {"layer": self.layer, "reference": self.references, "signed": True}
+        given = {key: value for key, value in usual.items() if key in takes(method)}
+        explainer = create(method, self.model, **{**given, **options})
+        with warnings.catch_warnings():
+            # A map that is zero where it should not be has its score for that.
+            for category in (ZeroMapWarning, NonFiniteMapWarning):
+                warnings.simplefilter("ignore", category)
+            return explainer(self.images, self.targets).maps.detach().cpu()
+
+    def scores(self, method: str, **options: Any) -> Tensor:
+        """(N,) float64 the scores of a method by name."""
+        return self.score(self.maps(method, **options)).double()
