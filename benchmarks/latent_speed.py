@@ -33,10 +33,7 @@ def measured(name: str, layer: str, images: int, samples: int) -> str:
     torch.manual_seed(0)
     model = models.get_model(name.strip()).eval()
     some = torch.rand(images + 1, 1, 3, 224, 224)
-    expected = egcam.ExpectedGradCAM(
-        model, layer, reference="photographs", samples=samples, path="latent", difference="latent",
-        weighting="summed", negative=1,
-    )  # fmt: skip
+    expected = egcam.ExpectedGradCAM(model, layer, samples=samples)
     explainers = {"grad-cam": egcam.GradCAM(model, layer, signed=True), "latent": expected}
     times: dict[str, list[float]] = {kind: [] for kind in ("forward", *explainers)}
     for number, image in enumerate(some):

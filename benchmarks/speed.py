@@ -121,7 +121,9 @@ def part_sampled(repeats: int) -> None:
         image = torch.rand(1, 3, 224, 224)
         options = {"layer": LAYERS[name], "signed": True}
         explainers = {
-            "expected-grad-cam": egcam.ExpectedGradCAM(model, reference="black", samples=count, **options),
+            "expected-grad-cam": egcam.ExpectedGradCAM(
+                model, path="linear", reference="black", samples=count, **options
+            ),
             "integrated-grad-cam": egcam.IntegratedGradCAM(model, steps=count, **options),
             "smooth-grad-cam++": egcam.SmoothGradCAMPlusPlus(model, samples=count, **options),
         }

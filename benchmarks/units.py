@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from egcam.studies.engines.base import Shard, Work
-from egcam.studies.records import Outcome, Score, Unit
+from egcam.studies.records import Outcome, Unit
 
 METRICS = ("insertion", "deletion", "sparseness")
 
@@ -19,7 +19,7 @@ def shards(count: int, size: int) -> Iterator[Shard]:
 
 
 def outcome(unit: Unit, seconds: float = 0.0) -> Outcome:
-    scores = tuple(Score(metric, unit.image / 7, 0.0) for metric in METRICS)
+    scores = tuple(unit.score(metric, unit.image / 7) for metric in METRICS)
     return Outcome(unit, f"{unit.image}.jpg", 0, 0, seconds, scores)
 
 

@@ -62,16 +62,15 @@ def refused(model: nn.Module, images: Any, *said: str, kind: type[Exception] = e
         ({"method": "scorecam"}, ["'score-cam'"]),
         ({"method": "zzz"}, ["no method 'zzz'", "known are", "in all"]),
         ({"method": ""}, ["no method ''", "known are"]),
-        ({"method": "grad-cam", "samples": 3}, ["'grad-cam' takes no option 'samples'", "layer"]),
-        ({"method": "smooth-grad", "layer": "relu2"}, ["'smooth-grad' takes no option 'layer'"]),
+        ({"method": "grad-cam", "samples": 3}, ["'grad-cam' takes no option 'samples'", "one of expected-grad-cam"]),
+        ({"method": "smooth-grad", "layer": "relu2"}, ["'smooth-grad' takes no option 'layer'", "has no layer"]),
         ({"sampels": 3}, ["'expected-grad-cam' takes no option 'sampels'", "did you mean 'samples'"]),
         ({"refrence": "black"}, ["did you mean 'reference'"]),
         ({"path": "lineer"}, ["unknown path 'lineer'", "did you mean 'linear'"]),
         ({"path": 3}, ["'linear'", "callable", "int"]),
-        ({"kernel": "gausian"}, ["'gausian'", "did you mean 'gaussian'"]),
-        ({"kernel": 3}, ["kernel", "3", "gaussian"]),
+        ({"method": "expected-grad-cam-paper", "kernel": "gausian"}, ["'gausian'", "did you mean 'gaussian'"]),
+        ({"method": "expected-grad-cam-paper", "kernel": 3}, ["kernel", "3", "gaussian"]),
         ({"difference": "latant"}, ["unknown difference 'latant'", "did you mean 'latent'"]),
-        ({"difference": None}, ["unknown difference", "'none'"]),
         ({"reference": "blured"}, ["unknown reference 'blured'", "did you mean 'blurred'"]),
         ({"score": "logits"}, ["unknown score 'logits'", "did you mean 'logit'"]),
         ({"reshape": "token"}, ["unknown reshape 'token'", "'tokens'"]),
@@ -98,8 +97,8 @@ def test_unknown_names(how, said):
         ({"batch_size": -1}, ["batch_size", "at least 1", "-1"]),
         ({"batch_size": 2.5}, ["batch_size", "whole number", "2.5"]),
         ({"memory": 0}, ["memory", "at least 1"]),
-        ({"weighting": "pooled"}, ["'pooled'", "'elementwise' or 'mean' or 'summed'"]),
-        ({"weighting": "summed"}, ["summed", "difference", "'latent'"]),
+        ({"weighting": "pooled"}, ["'pooled'", "'summed' or 'elementwise' or 'mean'"]),
+        ({"path": "linear", "weighting": "summed"}, ["summed", "difference", "'latent'"]),
     ],
     ids=_name,
 )
@@ -137,8 +136,8 @@ def test_parts_that_cannot_be(make, said):
         ("", ["no layer ''"]),
         ("relu2:0", ["number of the call", "'relu2:2'"]),
         ("relu2:x", ["number of the call"]),
-        ("fc", ["'fc' puts out (2, 5)", "no map with height and width", "layer=None"]),
-        ("pool", ["'pool' puts out (2, 6, 1, 1)", "no map with height and width"]),
+        ("fc", ["'fc' outputs (2, 5)", "no map with height and width", "layer=None"]),
+        ("pool", ["'pool' outputs (2, 6, 1, 1)", "no map with height and width"]),
         ("relu2:2", ["'relu2:2'", "runs only 1 time"]),
         (small_net(seed=3).relu2, ["ReLU", "not part of this model", "'conv2'"]),
         ([], ["list of layers is empty"]),
@@ -246,6 +245,7 @@ def _with(value: float) -> Tensor:
         ([Image.new("RGB", (12, 12))], ["float tensor", "list", "PIL"]),
         (Image.new("RGB", (12, 12)), ["float tensor", "Image", "PIL"]),
         (None, ["float tensor", "NoneType"]),
+        ({"image": pictures()}, ["not as a dictionary", "keywords={…}", "a small module around it"]),
         ("cat.jpg", ["float tensor", "str", "egcam explain"]),
     ],
     ids=lambda value: str(getattr(value, "shape", type(value).__name__)) if not isinstance(value, list) else "said",
@@ -256,9 +256,9 @@ def test_images_that_cannot_be_explained(method, images, said):
 
 
 def test_images_on_another_device_than_the_model():
-    with pytest.raises(egcam.errors.InputError, match=r"model is on meta, the images on cpu: pass images.to\('meta'\)"):
+    with pytest.raises(egcam.errors.InputError, match=r"model is on the device 'meta'.*load_state_dict"):
         egcam.explain(small_net().to("meta"), pictures())
-    refused(small_net(), pictures().to("meta"), "model is on cpu", "images on meta", "images.to('cpu')")
+    refused(small_net(), pictures().to("meta"), "images are on the device 'meta'", "no numbers", "real ones")
 
 
 @every_method
@@ -371,6 +371,81 @@ def test_quantised_models():
         pytest.skip(f"this torch cannot quantise: {problem}")
     with pytest.raises(egcam.errors.ModelError, match=r"fc is quantised.*float model"):
         egcam.explain(model, pictures())
+
+
+class _Quantisable(nn.Module):
+    """As torchvision's networks that may be quantised later: additions are modules, and plain float code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU()), nn.Linear(6, CLASSES)
+        self.plus = pytest.importorskip("torch.ao.nn.quantized").FloatFunctional()
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.body(images)
+        return self.fc(self.plus.add(found, found).mean((2, 3)))
+
+
+def test_models_that_may_be_quantised_later_are_float_models():
+    model, images = seeded(_Quantisable), pictures()
+    found = egcam.explain(model, images, "grad-cam", target=2, signed=True)
+    expected = 2 / 100 * (model.fc.weight[2][:, None, None] * model.body(images)).sum(1)
+    assert torch.allclose(found.maps, expected, rtol=1e-4, atol=1e-8)
+
+
+class _Overwriting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Conv2d(3, 6, 3), nn.Linear(6, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.body(images).relu().mul_(2).mean((2, 3)))
+
+
+def test_models_that_overwrite_what_their_gradient_needs():
+    refused(seeded(_Overwriting), pictures(), "in place", "without its final underscore", method="grad-cam")
+
+
+class _BatchStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, track_running_stats=False), nn.Tanh())
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.body(images).square().mean((2, 3)))
+
+
+@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "score-cam", "ablation-cam"])
+def test_images_do_not_change_one_anothers_maps_where_statistics_are_those_of_the_batch(method):
+    model, images = seeded(_BatchStatistics).eval(), pictures()
+    together = explainer(method, model, signed=True)(images, 1)
+    alone = explainer(method, model, signed=True)(images[1:], 1)
+    assert torch.allclose(together.maps[1], alone.maps[0], rtol=1e-4, atol=1e-7)
+
+
+class _TakesBatchesApart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh()), nn.Linear(6, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.fc(self.body(part).square().mean((2, 3))) for part in images.split(1)])
+
+
+@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "score-cam", "ablation-cam"])
+def test_networks_that_take_a_batch_apart(method):
+    model, images = seeded(_TakesBatchesApart), pictures()
+    refused(model, images, "batch_size=1", method=method)
+    found = egcam.explain(model, images, method, target=1, signed=True, batch_size=1)
+    whole = nn.Sequential(model.body, _SquareMean(), model.fc)
+    expected = egcam.explain(whole, images, method, target=1, signed=True, layer="0")
+    assert torch.allclose(found.maps, expected.maps, rtol=1e-4, atol=1e-7)
+
+
+class _SquareMean(nn.Module):
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps.square().mean((2, 3))
 
 
 def test_models_compiled_in_place():
@@ -488,7 +563,13 @@ def test_structured_outputs(method, form):
         (lambda logits, features: _Unnamed(features.mean((2, 3)), logits), ["unclear", "lambda out: out.maps[:, 3]"]),
         (lambda logits, features: "yes", ["a str", "callable target"]),
         (lambda logits, features: features, ["(2, 6, 6, 6)", "(N, classes)", "callable target", "lambda"]),
-        (lambda logits, features: logits.argmax(1), ["int64", "callable target"]),
+        (lambda logits, features: logits.argmax(1), ["int64", "have no gradient", "the scores"]),
+        (lambda logits, features: logits.T, ["(5, 2)", "lambda out: out[3]"]),
+        (lambda logits, features: features.flatten(2), ["(2, 6, 36)", "lambda out: out[:, 3].mean(1)"]),
+        (
+            lambda logits, features: {"all": {"heads": [features.mean((2, 3))]}, "rest": logits},
+            ["unclear", "['all']['heads'][0]: a float32 tensor of shape (2, 6)", "lambda out: out['rest'][:, 3]"],
+        ),
         (lambda logits, features: logits.sum(), ["shape ()", "callable target"]),
     ],
 )
@@ -505,6 +586,9 @@ def test_outputs_without_clear_class_scores(method, form, said):
         lambda logits, features: {"a": features.mean((2, 3)), "b": logits},
         lambda logits, features: _Unnamed(features.mean((2, 3)), logits),
         lambda logits, features: [features.mean((2, 3)), logits],
+        lambda logits, features: {"a": {"b": [features.mean((2, 3)), logits]}},
+        lambda logits, features: logits.T,
+        lambda logits, features: logits.flatten(),
     ],
 )
 def test_the_callable_that_the_refusal_shows_is_right(form):
@@ -574,7 +658,7 @@ class _Saturated(nn.Module):
 @pytest.mark.parametrize(
     ("model", "layer", "cause"),
     [
-        (_head(-1.0), "1", "speaks against the target class; signed=True"),
+        (_head(-1.0), "1", "every position is negative evidence; signed=True"),
         (_head(1.0, bias=-50.0), "1", "activations are all zero"),
         (_Saturated(), "net.1", "gradient is zero at the layer.*expected-grad-cam"),
     ],

@@ -19,7 +19,7 @@ from torch import Tensor
 import egcam
 from egcam import Explanation
 from egcam.drawing.palette import signed_colors
-from support.small_models import METHODS, explainer, pictures, small_net
+from support.small_models import AT_LAYER, METHODS, explainer, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TENSORS = ("maps", "error", "targets", "scores", "predictions")
@@ -85,7 +85,14 @@ def test_signed_maps_are_divided_by_their_largest_absolute_value():
 def test_maps_are_rectified_unless_signed():
     model, images = small_net(), pictures()
     for method in METHODS:
-        if method in ("input-gradient", "smooth-grad", "integrated-grad-cam"):
+        if method in (
+            "input-gradient",
+            "smooth-grad",
+            "integrated-grad-cam",
+            "guided-backprop",
+            "guided-grad-cam",
+            "full-grad",
+        ):
             continue  # signed, these add up other things
         signed = explainer(method, model, signed=True)(images, 1)
         shown = explainer(method, model)(images, 1)
@@ -132,12 +139,11 @@ def test_labels():
 def test_what_was_done_is_in_the_result(method):
     explanation = explainer(method, small_net(), layer="relu2")(pictures(), 1)
     assert explanation.method == method
-    sampled = method.startswith(("expected", "smooth"))
-    compared = method.startswith(("expected", "integrated"))
+    sampled = method.startswith(("expected", "smooth", "rise"))
+    compared = method.startswith(("expected", "integrated", "occlusion"))
     assert (explanation.error is not None) == sampled
     assert (explanation.reference is not None) == compared
-    at_input = method in ("input-gradient", "smooth-grad", "integrated-gradients", "expected-gradients")
-    assert explanation.layer == ("input" if at_input else "relu2")
+    assert explanation.layer == ("relu2" if method in AT_LAYER else "input")
     assert json.loads(json.dumps(explanation.options)) == explanation.options
 
 
@@ -306,17 +312,14 @@ def test_single_images_and_callable_targets_are_saved_too(tmp_path):
 
 
 def test_options_of_every_kind_are_saved(tmp_path):
-    explanation = egcam.explain(
-        small_net(),
-        pictures(),
-        target=1,
-        reference=lambda images: images * 0,
+    gradient = egcam.Expected(
+        lambda images: images * 0,
+        4,
         kernel=egcam.Kernel("uniform", normaliser=True),
         path=lambda references, images, share: images,
         difference="latent",
-        samples=4,
-        signed=True,
     )
+    explanation = egcam.GradientCAM(small_net(), gradient=gradient, weighting="summed", signed=True)(pictures(), 1)
     same(Explanation.load(explanation.save(tmp_path)), explanation)
 
 

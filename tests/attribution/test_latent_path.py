@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -181,6 +183,18 @@ def test_a_linear_head_takes_one_gradient() -> None:
     assert float(found.completeness.gap.abs().max()) < 1e-12
 
 
+def test_whether_the_head_is_linear_is_tried_once_and_again_when_the_network_changes() -> None:
+    model = Linear().to(DOUBLE).eval()
+    cam = egcam.ExpectedGradCAM(model, "features", reference=pictures(8, 1), samples=8, signed=True)
+    first, second = cam(pictures(1, 2), 0), cam(pictures(1, 3), 1)
+    assert first.tails - second.tails == 6
+    model.fc = nn.Sequential(model.fc, nn.Tanh())
+    now = cam(pictures(1, 3), 1)
+    assert now.tails > 8
+    fresh = egcam.ExpectedGradCAM(model, "features", reference=pictures(8, 1), samples=8, signed=True)
+    assert torch.equal(now.maps, fresh(pictures(1, 3), 1).maps)
+
+
 def test_a_batch_is_its_images_one_by_one() -> None:
     model, images, others = bent(), pictures(3), pictures(6, seed=1)
     for difference in ("none", "latent"):
@@ -346,6 +360,37 @@ def test_regions_add_up_to_the_whole() -> None:
     torch.testing.assert_close(one.share(left), by_hand[0])
     with pytest.raises(egcam.errors.MethodError, match="only a complete attribution"):
         egcam.GradCAM(model, "second", signed=True)(images, target=1).share(left)
+
+
+def test_a_box_is_a_region_whose_cut_pixels_count_by_their_part() -> None:
+    found = summed(bent(), "second", egcam.Integrated(50, path="latent", difference="latent"))(pictures(2), target=1)
+    mask = torch.zeros(8, 8)
+    mask[1:5, 2:6] = 1
+    torch.testing.assert_close(found.share((2, 1, 6, 5)), found.share(mask))
+    mask[1:5, 6] = 0.25
+    mask[0, 2:7] = 0.5 * torch.tensor([1, 1, 1, 1, 0.25])
+    torch.testing.assert_close(found.share((2, 0.5, 6.25, 5)), found.share(mask))
+    for wrong in ((2, 1, 6), (6, 1, 2, 5), (0, 0, 9, 8)):
+        with pytest.raises(egcam.errors.InputError, match=r"left, top, right, bottom.*8 wide and 8 high"):
+            found.share(wrong)
+
+
+def test_the_worth_of_the_hottest_tenth_is_its_share_of_what_the_image_adds() -> None:
+    cam = egcam.ExpectedGradCAM(bent(), "second", reference="black", samples=64)
+    found = cam(pictures(2), target=1)
+    for index in range(2):
+        heat = found.heatmaps[index].double().numpy()
+        mask = torch.from_numpy((heat >= np.quantile(heat.astype(np.float32), 0.9)) & (heat > 0)).float()
+        assert torch.equal(found.hottest()[index].float(), mask)
+        hottest = found.share(torch.stack([mask, mask]))[index]
+        whole, gap = float(found.completeness.expected[index]), float(found.completeness.gap[index])
+        assert abs(gap) < 0.1 * abs(whole)
+        assert found.worth(index) == f"{float(hottest):+.1f} of {whole:+.1f}"
+        assert cam(pictures(2)[index], target=1).worth() == found.worth(index)
+    assert egcam.GradCAM(bent(), "second")(pictures(2), target=1).worth() == ""
+    short = replace(found.completeness, total=found.completeness.expected * 1.5)
+    whole = float(found.completeness.expected[0])
+    assert replace(found, completeness=short).worth(0).endswith(f" of {whole:+.1f} (gap {whole / 2:+.1f})")
 
 
 def test_completeness_is_kept_in_files(tmp_path) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import egcam
+from support.forms import along_images
 from support.small_models import AT_LAYER, explainer, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,7 +75,7 @@ def test_a_layer_that_is_zero_adds_nothing():
 def test_the_error_of_several_layers_bounds_the_scatter_over_seeds():
     model, images = small_net().double(), pictures(1, dtype=torch.float64)
     runs = [
-        egcam.ExpectedGradCAM(model, LAYERS, reference="noise", samples=16, seed=seed, signed=True)(images, 1)
+        along_images(model, LAYERS, reference="noise", samples=16, seed=seed, signed=True)(images, 1)
         for seed in range(12)
     ]
     scatter = torch.stack([run.maps for run in runs]).std(0)

@@ -78,6 +78,31 @@ def test_captum_saliency(attr: object) -> None:
     torch.testing.assert_close(signed("input-gradient", network, images, TARGETS), plain, **EXACT)
 
 
+@pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require gradients")
+@pytest.mark.filterwarnings("ignore:Setting backward hooks on ReLU activations")
+def test_captum_guided_backprop(attr: object) -> None:
+    network, images = perceptron_head(), pictures(3)
+    peer = attr.GuidedBackprop(network).attribute(images, target=TARGETS).sum(1).detach()
+    torch.testing.assert_close(signed("guided-backprop", network, images, TARGETS), peer, **EXACT)
+
+
+@pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require gradients")
+@pytest.mark.filterwarnings("ignore:Setting backward hooks on ReLU activations")
+def test_captum_guided_grad_cam(attr: object) -> None:
+    network, images = perceptron_head(), pictures(3)
+    peer = attr.GuidedGradCam(network, network.features).attribute(images, target=TARGETS, interpolate_mode="bilinear")
+    found = signed("guided-grad-cam", network, images, TARGETS, layer=LAYER)
+    torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
+
+
+def test_captum_occlusion(attr: object) -> None:
+    network, images = perceptron_head(), pictures(3)
+    peer = attr.Occlusion(network).attribute(images, (2, 3, 2), strides=(2, 1, 1), baselines=0.0, target=TARGETS)
+    found = signed("occlusion", network, images, TARGETS, window=(3, 2), stride=1)
+    # Each colour has the drop of the whole window; captum rounds it to float32.
+    torch.testing.assert_close(found, peer[:, 0].double(), rtol=1e-5, atol=1e-6)
+
+
 def test_captum_integrated_gradients(attr: object) -> None:
     network, images = perceptron_head(), pictures(3)
     peer = attr.IntegratedGradients(network).attribute(
@@ -136,7 +161,7 @@ def test_captum_layer_gradient_shap_with_our_shares_is_the_latent_summed_map(
 def test_captum_layer_gradient_shap_at_a_linear_head(attr: object) -> None:
     """The gradient is constant there, so captum's own shares do not matter."""
     network, images, other = flat_linear_head(), pictures(3), pictures(1, seed=4)
-    options = {"samples": 8, "reference": other, "difference": "latent", "weighting": "summed", "layer": LAYER}
+    options = {"samples": 8, "reference": other, "path": "linear", "difference": "latent", "layer": LAYER}
     found = signed("expected-grad-cam", network, images, TARGETS, **options)
     peer = attr.LayerGradientShap(network, network.features).attribute(images, other, n_samples=3, target=TARGETS)
     torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
@@ -145,7 +170,7 @@ def test_captum_layer_gradient_shap_at_a_linear_head(attr: object) -> None:
 def test_captum_layer_gradient_shap_agrees_within_the_error(attr: object) -> None:
     """Many references and captum's own draws, which repeat references at random and so scatter more than ours."""
     network, image, others = signed_activations(), pictures(1), pictures(6, seed=4)
-    options = {"samples": 384, "reference": others, "difference": "latent", "weighting": "summed", "layer": LAYER}
+    options = {"samples": 384, "reference": others, "path": "linear", "difference": "latent", "layer": LAYER}
     found = egcam.explain(network, image, "expected-grad-cam", 1, signed=True, batch_size=64, **options)
     np.random.seed(0)  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
@@ -240,6 +265,32 @@ def test_pytorch_grad_cam_plus_plus_where_gradients_are_large(
     peer = peer_heatmaps(grad_cam, "grad-cam++", network, network[5], images)
     found = egcam.GradCAMPlusPlus(network, "5")(images, target=TARGETS)
     np.testing.assert_allclose(scaled_like_the_peer(found.maps, (12, 10)), peer, rtol=0, atol=1e-4)
+
+
+def peer_raw_map(grad_cam: object, name: str, network: nn.Module, images: Tensor) -> np.ndarray:
+    """Before the ReLU and the stretching; its sign is whatever its SVD gave."""
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    seen = []
+
+    class Raw(getattr(grad_cam, name)):
+        def get_cam_image(self, *args: object, **options: object) -> np.ndarray:
+            seen.append(super().get_cam_image(*args, **options))
+            return seen[-1]
+
+    with Raw(network, [network.features]) as peer:
+        peer(images, [ClassifierOutputTarget(target) for target in TARGETS])
+    return seen[0]
+
+
+@pytest.mark.parametrize(("method", "name"), [("eigen-cam", "EigenCAM"), ("eigen-grad-cam", "EigenGradCAM")])
+def test_pytorch_grad_cam_principal_components(grad_cam: object, method: str, name: str) -> None:
+    network, images = perceptron_head(), pictures(3)
+    found = signed(method, network, images, TARGETS, layer=LAYER, centred=True).numpy()
+    peer = peer_raw_map(grad_cam, name, network, images)
+    signs = np.sign((found * peer).sum((1, 2)))[:, None, None]
+    assert np.abs(found).max() > 1e-3
+    np.testing.assert_allclose(found, signs * peer, rtol=1e-4, atol=1e-6)
 
 
 # -- torch-cam -----------------------------------------------------------------------------------

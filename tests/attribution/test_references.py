@@ -12,12 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import egcam
 from egcam import references
 from egcam.errors import SamplingError
+from support.forms import along_images
 from support.networks import IMAGE, perceptron_head, pictures, signed_activations
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -266,7 +267,7 @@ def test_every_source_of_images_gives_its_images(source: str) -> None:
 
 def test_source_is_read_once_for_many_calls() -> None:
     source = Pairs(POOL)
-    cam = egcam.ExpectedGradCAM(perceptron_head(), LAYER, reference=source, samples=8, signed=True)
+    cam = along_images(perceptron_head(), LAYER, reference=source, samples=8, signed=True)
     first = cam(pictures(2)).maps
     assert source.reads == 8
     assert torch.equal(cam(pictures(2)).maps, first)
@@ -356,7 +357,7 @@ def test_references_have_the_images_dtype_and_device(reference: object, dtype: t
     ],
 )
 def test_result_says_what_was_used(reference: object, words: str) -> None:
-    cam = egcam.ExpectedGradCAM(perceptron_head(), LAYER, reference=reference, samples=2, signed=True)
+    cam = along_images(perceptron_head(), LAYER, reference=reference, samples=2, signed=True)
     assert cam(pictures(1)).reference == words
 
 
@@ -409,7 +410,7 @@ def test_unusable_references_are_refused_with_the_reason(reference: object, word
 )
 def test_unusable_sampling_options_are_refused_with_the_reason(options: dict[str, object], words: str) -> None:
     with pytest.raises(SamplingError, match=words):
-        egcam.ExpectedGradCAM(perceptron_head(), LAYER, **options)(pictures(1))
+        along_images(perceptron_head(), LAYER, **options)(pictures(1))
 
 
 @pytest.mark.parametrize("options", [{"scale": -0.1}, {"draws": 0}, {"distribution": "cauchy"}])
@@ -420,7 +421,7 @@ def test_unusable_kernels_are_refused(options: dict[str, object]) -> None:
 
 def test_explainers_with_image_references_can_be_copied() -> None:
     network, images = perceptron_head(), pictures(2)
-    cam = egcam.ExpectedGradCAM(network, LAYER, reference=pictures(4, seed=3), samples=4, signed=True)
+    cam = along_images(network, LAYER, reference=pictures(4, seed=3), samples=4, signed=True)
     copied = copy.deepcopy(cam)
     torch.testing.assert_close(copied(images, target=1).maps, cam(images, target=1).maps, rtol=0, atol=0)
     assert copied.model is not network
@@ -458,10 +459,31 @@ def test_a_mixture_takes_its_parts_in_turn() -> None:
         egcam.attribution.references.mixture()
 
 
-def test_the_default_is_blurred_copies_and_colours() -> None:
+def test_the_default_in_a_layers_own_space_is_photographs() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
+    images = torch.rand(2, 3, 8, 8)
+    found = egcam.ExpectedGradCAM(network, "1")(images, target=1)
+    assert found.reference == "32 photographs"
+    same = egcam.ExpectedGradCAM(network, "1", reference="photographs")(images, target=1)
+    assert torch.equal(found.maps, same.maps)
+
+
+def test_images_that_photographs_do_not_fit_are_compared_with_blurred_copies_and_colours() -> None:
     found = egcam.ExpectedGradCAM(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
     assert found.reference == "blurred and colours"
-    same = egcam.ExpectedGradCAM(
+    same = egcam.ExpectedGradCAM(perceptron_head(), LAYER, samples=4, reference="mixed")(pictures(2), target=1)
+    assert torch.equal(found.maps, same.maps)
+
+
+def test_the_default_on_a_path_of_images_is_blurred_copies_and_colours() -> None:
+    found = along_images(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
+    assert found.reference == "blurred and colours"
+    same = along_images(
         perceptron_head(), LAYER, samples=4, reference=egcam.attribution.references.mixture("blurred", "colours")
     )
     assert torch.equal(found.maps, same(pictures(2), target=1).maps)
+
+
+def test_colours_may_be_spelled_colors() -> None:
+    assert egcam.attribution.references.as_reference("colors").description == "colours"

@@ -12,6 +12,7 @@ import egcam
 from egcam.attribution.averaging import replicate_sizes
 from egcam.attribution.references import Visit
 from egcam.attribution.sampling import SAMPLINGS, Lattice, MonteCarlo, Sampling, radical_inverse, scheme
+from support.forms import along_images
 from support.networks import pictures, saturated, smooth_everywhere
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -32,7 +33,7 @@ def recorded(sampling: Sampling, pool: Tensor, samples: int, seed: int = 0, imag
         calls.append((found[0], share))
         return images
 
-    cam = egcam.ExpectedGradCAM(
+    cam = along_images(
         smooth_everywhere(),
         LAYER,
         reference=pool,
@@ -141,9 +142,7 @@ def test_mean_over_seeds_is_the_known_answer(sampling: Sampling) -> None:
     """y = min(1, sum of pixels), 3 at the image: from black the gradient is 1 for a < 1/3 and 0 beyond, E[g] = 1/3."""
     image = torch.tensor([[[[0.5, 1.0], [1.5, 0.0]]]], dtype=torch.float64)
     options = {"reference": "black", "samples": 8, "sampling": sampling}
-    maps = [
-        egcam.ExpectedGradCAM(saturated(), LAYER, seed=seed, **options)(image, target=0).maps for seed in range(300)
-    ]
+    maps = [along_images(saturated(), LAYER, seed=seed, **options)(image, target=0).maps for seed in range(300)]
     found = torch.stack(maps)[:, 0, 1, 0] / 1.5
     assert float(found.mean()) == pytest.approx(1 / 3, abs=4 * float(found.std()) / 300**0.5)
     assert 0.01 < float(found.std()) < 0.2, "it varies, so the bound says something"

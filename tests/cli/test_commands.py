@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -93,9 +94,10 @@ def test_explain_writes_pictures_and_numbers_and_prints_a_table() -> None:
         names = {file.name for file in folder.iterdir()}
         assert names == {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json", "result.json"}
     header, first, *_ = result.stdout.splitlines()
-    assert header.split() == ["file", "class", "probability", "layer", "method", "seconds"]
+    assert header.split() == ["file", "class", "probability", "hottest", "tenth", "seconds"]
     assert "one.png" in first
-    assert "expected-grad-cam" in first
+    assert Explanation.load("egcam-out/one-expected-grad-cam").worth() in first
+    assert "2 images explained by expected-grad-cam at " in result.stdout
     assert "%" in first
     assert result.stderr == ""
 
@@ -242,11 +244,23 @@ def test_a_missing_extra_ends_with_three(place: Path, monkeypatch: pytest.Monkey
     assert "pip install 'egcam[demo]'" in one_line(result.stderr)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(place: Path) -> None:
+def test_a_file_in_the_way_of_the_results_is_noticed_before_any_work(place: Path) -> None:
     (place / "taken").write_text("a file")
-    result = run("explain", "one.png", "--method", "grad-cam", "--out", "taken/below")
-    assert result.exit_code == 2
-    assert "taken" in one_line(result.stderr)
+    for out in ("taken", "taken/below"):
+        result = run("explain", "one.png", "--out", out, model="no-such-model")
+        assert result.exit_code == 2
+        assert one_line(result.stderr) == "egcam: error: taken is a file: pass --out with a folder for the results"
+
+
+def test_what_a_terminal_would_obey_is_shown(place: Path) -> None:
+    name = "\x1b[31mred.png"
+    shutil.copy(place / "one.png", place / name)
+    told = run("explain", name, "\x1b]0;title.png", "--method", "grad-cam")
+    assert "\x1b" not in told.stdout + told.stderr
+    assert "\\u001b[31mred.png" in told.stdout
+    assert "\\u001b]0;title.png" in told.stderr
+    as_json = json.loads(run("explain", name, "--method", "grad-cam", "--json").stdout)
+    assert as_json["images"][0]["file"] == name
 
 
 def test_references_from_a_folder(place: Path) -> None:
@@ -288,14 +302,13 @@ BAD_NAME = os.fsdecode(b"bad\xff name.png")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names that are not UTF-8 cannot be made elsewhere")
-@pytest.mark.parametrize("as_json", [True, False])
-def test_names_that_are_not_utf8(place: Path, as_json: bool) -> None:
+def test_names_that_are_not_utf8(place: Path) -> None:
     picture(place / BAD_NAME, 3)
     folder = os.fsdecode(b"out\xfe")
     words = [sys.executable, "-m", "egcam", "explain", "one.png", BAD_NAME, "two.jpg", "--method", "grad-cam"]
-    words += ["--model", "own.py:small", "--out", folder, *(["--json"] if as_json else [])]
-    for _ in range(2):
-        done = subprocess.run(words, capture_output=True, check=False)
+    words += ["--model", "own.py:small", "--out", folder]
+    for as_json in (True, False):
+        done = subprocess.run([*words, *(["--json"] if as_json else [])], capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
         stdout = done.stdout.decode("utf-8")
         if as_json:
@@ -304,7 +317,7 @@ def test_names_that_are_not_utf8(place: Path, as_json: bool) -> None:
             assert document["out"] == folder
             assert all(Path(one["overlay"]).is_file() for one in document["images"])
         else:
-            assert "3 image(s) explained" in stdout
+            assert "3 images explained" in stdout
             assert "bad\\udcff name.png" in stdout
         # The second run finds the folders of the first.
         assert len(list((place / folder).iterdir())) == 3
@@ -385,6 +398,23 @@ def test_compared_methods_are_shown_equally_sharp() -> None:
 
 
 @pytest.mark.usefixtures("place")
+def test_a_tolerance_ends_sampling_and_a_layer_can_be_read_otherwise() -> None:
+    for name, more in {"all": (), "few": ("--tolerance", "1000")}.items():
+        run("explain", "one.png", "--method", "expected-grad-cam-paper", "--samples", "64", "--out", name, *more)
+    found = [Explanation.load(f"{name}/one-expected-grad-cam-paper") for name in ("all", "few")]
+    assert found[1].passes + found[1].tails < found[0].passes + found[0].tails
+    run("explain", "one.png", "--method", "layer-cam", "--out", "plain")
+    run("explain", "one.png", "--method", "layer-cam", "--reshape", "channels-first", "--out", "same")
+    plain, same = (Explanation.load(f"{name}/one-layer-cam").maps for name in ("plain", "same"))
+    assert torch.equal(plain, same)
+    wrong = run("explain", "one.png", "--method", "layer-cam", "--reshape", "tokenz")
+    assert wrong.exit_code != 0
+    assert "tokenz" in wrong.output
+    result = run("explain", "one.png", "--method", "layer-cam", "--tolerance", "0.1")
+    assert "layer-cam ignores --tolerance" in result.output
+
+
+@pytest.mark.usefixtures("place")
 def test_signed_maps_have_both_signs() -> None:
     run("explain", "one.png", "--signed", "--method", "hires-cam", model="own.py:mixed")
     assert Explanation.load("egcam-out/one-hires-cam").maps.min() < 0
@@ -426,9 +456,9 @@ def test_methods_lists_every_registered_name() -> None:
 
     shown = run("methods", model=None)
     assert shown.exit_code == 0
-    assert all(name in shown.stdout for name in methods())
+    assert all(name in shown.stdout for name in methods(controls=True))
     rows = json.loads(run("methods", "--json", model=None).stdout)["methods"]
-    assert [row["name"] for row in rows] == methods()
+    assert [row["name"] for row in rows] == methods(controls=True)
     assert all(row["summary"] for row in rows)
     assert "samples" in next(row for row in rows if row["name"] == "expected-grad-cam")["options"]
 
@@ -442,6 +472,16 @@ def test_models_lists_and_filters() -> None:
     assert filtered["embedded"] == []
     assert filtered["torchvision"] == ["vgg16", "vgg16_bn"]
     assert "no model has 'vggg'" in run("models", "vggg", model=None).stdout
+
+
+def test_models_that_are_not_installed_are_said_to_be_missing_also_when_searching(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"embedded": ["efficientnet-lite0"], "torchvision": [], "timm": []}
+    monkeypatch.setattr("egcam.models.zoo.models", lambda: known)
+    for part in ("resnet", "lite0"):
+        shown = " ".join(run("models", part, model=None).stdout.split())
+        assert "not installed, so not searched: torchvision, timm; pip install 'egcam[vision]'" in shown
 
 
 @pytest.mark.parametrize("command", ["explain", "compare", "demo", "methods", "models"])
@@ -521,6 +561,7 @@ def test_a_methods_options_are_listed_with_their_defaults() -> None:
         "batch_size": "None",
         "memory": "None",
         "reshape": "None",
+        "dimensions": "None",
     }
     unknown = CliRunner().invoke(app, ["methods", "grad-kam"])
     assert unknown.exit_code == 2
@@ -551,3 +592,13 @@ def test_help_flows_at_80_columns_and_names_no_python_type(command: str) -> None
         for line, following in pairwise(lines):
             # A line ends where the next word would not fit, not where the source breaks it.
             assert len(line) + len(following.split()[0]) + 1 > 76 or not line[-1].isalnum(), (line, following)
+
+
+def test_a_network_of_ones_own_that_takes_other_sizes_is_named(tmp_path):
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "a.png")
+    lines = ["from torch import nn", "def build():", "    return nn.Sequential(nn.Flatten(), nn.Linear(12, 2))"]
+    (tmp_path / "my.py").write_text("\n".join(lines))
+    result = CliRunner().invoke(app, ["explain", str(tmp_path / "a.png"), "--model", f"{tmp_path / 'my.py'}:build"])
+    assert result.exit_code == 2
+    assert "does not take photographs as they are prepared for it, (1, 3, 224, 224)" in result.stderr
+    assert "preprocessing=Preprocessing((height, width)" in result.stderr

@@ -76,10 +76,18 @@ def test_a_folder_gives_figures_tables_and_a_verdict() -> None:
     assert result.exit_code == 0, result.output
     assert names_in("egcam-saturation") == FIGURES | TABLES | {"patches-one.png", "patches-one.svg"}
     assert result.stderr == ""
-    for part in ("a at 90%", "one: The output is", "the plain gradient", "Insertion score of the top 4 of 16 patches"):
+    for part in ("a at 90%", "one: The output is", "the plain gradient", "rough; 20 or more"):
         assert part in result.stdout
-    assert "Grad-CAM 0." in result.stdout
-    assert "Expected Grad-CAM 0." in result.stdout
+    assert "Insertion score" not in result.stdout, "three images tell no two methods apart"
+
+
+@pytest.mark.usefixtures("place")
+def test_with_enough_images_methods_are_told_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("egcam.cli.commands.saturation._ENOUGH", 3)
+    result = run("photos", "--steps", "4")
+    for part in ("Insertion score of the top 4 of 16 patches", "Grad-CAM 0.", "Expected Grad-CAM 0."):
+        assert part in result.stdout
+    assert "rough" not in result.stdout
 
 
 @pytest.mark.usefixtures("place")

@@ -1,6 +1,7 @@
 """`egcam study`, as people use it."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -199,34 +200,45 @@ def test_a_wrong_study_file(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "engine"), [(signal.SIGTERM, "local"), (signal.SIGHUP, "local"), (signal.SIGTERM, "ray")]
+    ("number", "engine", "times"),
+    [
+        (signal.SIGTERM, "local", 1),
+        (signal.SIGHUP, "local", 2),
+        (signal.SIGTERM, "ray", 1),
+        (signal.SIGINT, "local", 2),
+    ],
 )
-def test_a_polite_kill_keeps_what_is_done(tmp_path, number, engine):
+def test_a_polite_kill_keeps_what_is_done(tmp_path, number, engine, times):
     if engine == "ray":
         pytest.importorskip("ray", reason="needs the package ray (extra 'ray')")
-    # One pass naps, so that the study is not over before it is stopped.
-    file = write_study(tmp_path, images=4)
+    # Passes nap, for long once something is saved, so that the study is not over before it is stopped.
+    file, out = write_study(tmp_path, images=4), tmp_path / "out"
     model = tmp_path / "model.py"
     model.write_text(
         model.read_text()
         .replace(
             "def make",
             "class Nap(nn.Sigmoid):\n    def forward(self, x):\n"
-            "        import time\n        time.sleep(0.01)\n        return super().forward(x)\n\ndef make",
+            "        import pathlib, time\n"
+            f"        saved = any(pathlib.Path({str(out)!r}).glob('parts/*.parquet'))\n"
+            "        time.sleep(0.5 if saved else 0.01)\n        return super().forward(x)\n\ndef make",
         )
         .replace("nn.Sigmoid(), nn.MaxPool2d(2)", "Nap(), nn.MaxPool2d(2)")
     )
-    out = tmp_path / "out"
     command = [sys.executable, "-m", "egcam", "study", "run", str(file), "--out", str(out), "--workers", "1"]
     command += ["--engine", engine]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    # Tests that run under nohup would hand on that SIGHUP is ignored.
+    heard = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **heard)
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and not list(out.glob("parts/*.parquet")):
         time.sleep(0.1)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.2)
+    _, stderr = process.communicate(timeout=180)
     assert process.returncode == 130, stderr
-    assert "the same command goes on from there" in stderr
+    assert "run the same command to resume" in stderr
     kept = Store(out).done()
     assert 0 < len(kept) < 24
 
@@ -245,3 +257,46 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
     process.send_signal(signal.SIGHUP)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
+
+
+def test_a_damaged_part_is_named_in_one_plain_line(done):
+    _, folder, _ = done
+    part = sorted((folder / "parts").glob("*.parquet"))[0]
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    try:
+        result = run("status", folder)
+    finally:
+        part.write_bytes(whole)
+    lines = [line for line in result.stderr.splitlines() if line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"egcam: warning: {folder}/parts: damaged parts were left out")
+    assert "StoreWarning" not in result.stderr
+    assert ".py:" not in result.stderr
+
+
+def test_differences_are_listed_line_by_line(done, tmp_path):
+    file, folder, _ = done
+    other = file.with_name("other.toml")
+    other.write_text(file.read_text().replace("samples = 4", "samples = 5").replace('layer = "4"', 'layer = "2"'))
+    try:
+        result = run("run", other, "--out", folder)
+    finally:
+        other.unlink()
+    assert result.exit_code == 2
+    assert sum(line.startswith("  ") for line in result.stderr.splitlines()) >= 2
+
+
+def test_names_are_whole_at_80_columns(done):
+    from rich.console import Console
+
+    from egcam.studies.progress import Progress, Status
+
+    model, method = "efficientnet-lite0-at-block-10", "expected-grad-cam-paper"
+    found = Status("s", 1, 2, (Progress(model, method, 1, 200_000, 3, 9.0, 86_400.0),), (), (), ((model, 1, 200_000),))
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(found.render())
+    text = console.export_text()
+    assert model in text
+    assert method in text
+    assert "1 d 0 h" in text

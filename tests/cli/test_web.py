@@ -56,7 +56,7 @@ def test_the_password_is_typed_asked_for_or_set(served: dict[str, Any], monkeypa
     assert served["password"] == "sesame"
     assert "sesame" not in result.output
     assert "anyone who can reach" not in result.output
-    assert "nothing is encrypted" in " ".join(result.output.split())
+    assert "is encrypted, not even the password" in " ".join(result.output.split())
     monkeypatch.setenv("EGCAM_PASSWORD", "from outside")
     _run()
     assert served["password"] == "from outside"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from egcam.evaluation.table import Row, Table
+from egcam.evaluation.score import Score
+from egcam.evaluation.table import Table
 
 SOURCE = np.random.default_rng(3)
 GRAD_CAM = SOURCE.uniform(0.1, 0.4, 12)
@@ -19,7 +20,7 @@ OTHER = SOURCE.uniform(0.3, 0.6, 12)
 def table(scores, cause="it broke"):
     """A table from {metric: {method: scores by image}}."""
     rows = [
-        Row(image, method, metric, value, 0.0, f"{cause} on {image}" if isnan(value) else None)
+        Score("", image, method, metric, value, 0.0, f"{cause} on {image}" if isnan(value) else None)
         for metric, by_method in scores.items()
         for method, values in by_method.items()
         for image, value in enumerate(values)

@@ -17,10 +17,12 @@ import egcam
 from egcam import figures
 from egcam.drawing.palette import heat_layer
 from egcam.errors import InputError
-from egcam.evaluation.table import Row, Table
+from egcam.evaluation.score import Score
+from egcam.evaluation.stats import Mean
+from egcam.evaluation.table import Table
 from egcam.figures import style
 from egcam.figures.pictures import as_rgb, draw_color_bar
-from egcam.figures.scores import Score, needs_log
+from egcam.figures.scores import needs_log
 from egcam.metrics import Curve
 
 RED = Image.new("RGB", (16, 16), (255, 0, 0))
@@ -234,7 +236,7 @@ def table(values: dict[str, dict[str, list[float]]]) -> Table:
     """Scores by metric and method."""
     methods = tuple(dict.fromkeys(method for panel in values.values() for method in panel))
     rows = [
-        Row(image, method, name, value, 0.0)
+        Score("", image, method, name, value, 0.0)
         for method in methods
         for name, panel in values.items()
         for image, value in enumerate(panel[method])
@@ -270,7 +272,7 @@ def test_an_axis_is_logarithmic_exactly_over_two_decades(means: tuple[float, ...
     lines = [{"metric": "infidelity", "method": f"m{place}", "mean": mean} for place, mean in enumerate(means)]
     (axes,) = figures.metric_bars(lines).axes
     assert (axes.get_xscale() == "log") is logarithmic
-    assert needs_log([Score("infidelity", "m", mean) for mean in means]) is logarithmic
+    assert needs_log([Mean("infidelity", "m", mean) for mean in means]) is logarithmic
     shown = [mean for mean in means if mean == mean]
     low, high = axes.get_xlim()
     assert low <= min(shown)
@@ -383,10 +385,11 @@ def test_convergence_refuses_what_makes_no_sense(change: dict[str, Any], said: s
 
 
 def test_rounding_makes_no_rank():
-    from egcam.evaluation.table import Row, Table
     from egcam.figures import mean_ranks
 
     values = {"a": [0.5, 0.25], "b": [0.5 + 2e-8, 0.25 + 1e-8], "c": [0.6, 0.35]}
-    rows = [Row(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])]
+    rows = [
+        Score("", image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])
+    ]
     found, _ = mean_ranks(Table(tuple(rows), tuple(values), ("deletion",)))
     assert {one.method: one.mean for one in found} == {"a": 1.5, "b": 1.5, "c": 3.0}

@@ -180,8 +180,8 @@ def test_figures_need_no_display_and_no_pyplot(tmp_path: Path) -> None:
 
 def test_wrong_files_and_sizes_are_refused(tmp_path: Path) -> None:
     figure = MAKERS["ranks"]("column")
-    with pytest.raises(InputError, match=r"neither \.png nor \.svg"):
-        figures.save(figure, tmp_path / "a.pdf")
+    with pytest.raises(InputError, match=r"does not end in \.png, \.svg or \.pdf"):
+        figures.save(figure, tmp_path / "a.tiff")
     with pytest.raises(InputError, match="no file"):
         figures.save(figure)
     with pytest.raises(InputError, match="dpi"):
@@ -221,3 +221,14 @@ def test_texts_fit_the_width_they_are_given() -> None:
         assert made.count("\n") <= 1
         assert text_layout.width_of(made, 7) <= 0.7
     assert text_layout.fitted("Grad-CAM", 2, 7) == "Grad-CAM"
+
+
+def test_pdf_holds_vectors_and_letters_and_is_the_same_file_twice(tmp_path):
+    one, other = (
+        figures.save(MAKERS["curves"]("column"), tmp_path / name)[0].read_bytes() for name in ("a.pdf", "b.pdf")
+    )
+    assert one == other
+    assert one.startswith(b"%PDF-")
+    assert b"/FontFile2" in one
+    assert b"/CreationDate" not in one
+    assert b"matplotlib" not in one.lower()

@@ -8,6 +8,7 @@ import torch
 
 from egcam import metrics
 from egcam.metrics.noise import generator
+from egcam.rng import generator as seeded
 from metrics.conftest import make_scene
 from support import numpy_metrics as slow
 
@@ -222,6 +223,22 @@ def test_adcc(scene):
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
 
 
+def test_arcc(scene):
+    """ADCC's first two terms, read off ADCC itself, with ROAD from both ends as the third."""
+    options = {"shares": (0.3, 0.6), "seed": 2}
+    ours = metrics.arcc(scene.model, scene.images, explain, scene.target, **options)
+    road = metrics.road_both_orders(
+        scene.model, scene.images, explain(scene.images, scene.target), scene.target, **options
+    )
+    third = (2 * road).clamp(0, 1)
+    adcc = metrics.adcc(scene.model, scene.images, explain, scene.target)
+    drop = metrics.average_drop(scene.model, scene.images, explain(scene.images, scene.target), scene.target)
+    first_two = 3 / adcc - 1 / (1 - drop)
+    expected = torch.where(third > 0, 3 / (first_two + 1 / third.clamp(min=1e-12)), 0.0)
+    assert (third > 0).any()
+    torch.testing.assert_close(ours, expected)
+
+
 @pytest.mark.parametrize("similarity", ["ssim", "spearman", "pearson"])
 def test_random_logit(scene, similarity):
     from scipy.stats import spearmanr
@@ -282,6 +299,141 @@ def test_model_randomization(scene):
     assert torch.allclose(total, curve.mean(1))
     last = metrics.model_randomization_curve(scene.model, scene.images, factory, scene.target, stages=1)
     assert torch.equal(last, curve[:, -1:])
+
+
+def gradients_of(copy):
+    def gradient(images, target):
+        images = images.clone().requires_grad_()
+        return torch.autograd.grad(copy(images).gather(1, target[:, None]).sum(), images)[0].sum(1)
+
+    return gradient
+
+
+def test_smooth_model_randomization(scene):
+    """MPRT of an explainer that averages over the same noisy images itself."""
+
+    def averaged(copy):
+        plain = gradients_of(copy)
+
+        def explain(images, target):
+            extent = images.amax((1, 2, 3)) - images.amin((1, 2, 3))
+            drawn = [torch.randn(3, 12, 12, generator=generator(5, number), dtype=torch.float64) for number in range(3)]
+            return sum(plain(images + 0.2 * extent[:, None, None, None] * one, target) for one in drawn) / 3
+
+        return explain
+
+    options = {"seed": 5, "stages": 2}
+    ours = metrics.smooth_model_randomization(
+        scene.model, scene.images, gradients_of, scene.target, samples=3, noise=0.2, **options
+    )
+    theirs = metrics.model_randomization(scene.model, scene.images, averaged, scene.target, **options)
+    torch.testing.assert_close(ours, theirs)
+    assert not torch.allclose(
+        ours, metrics.model_randomization(scene.model, scene.images, gradients_of, scene.target, **options)
+    )
+
+
+def test_efficient_model_randomization(scene):
+    from scipy.stats import entropy
+
+    recorded = []
+
+    def factory(copy):
+        def watched(images, target):
+            recorded.append(gradients_of(copy)(images, target))
+            return recorded[-1]
+
+        return watched
+
+    ours = metrics.efficient_model_randomization(scene.model, scene.images, factory, scene.target, bins=10)
+    intact, random = ([entropy(np.histogram(a.numpy(), 10)[0]) for a in maps] for maps in recorded)
+    assert ours.tolist() == pytest.approx([(b - a) / a for a, b in zip(intact, random, strict=True)])
+    with metrics.causes_collected() as causes:
+        flat = metrics.efficient_model_randomization(
+            scene.model, scene.images, lambda copy: lambda images, target: torch.ones(len(images), 4, 4), scene.target
+        )
+    assert flat.isnan().all()
+    assert "constant" in causes[0]
+
+
+def test_class_sensitivity(scene):
+    with torch.no_grad():
+        logits = scene.model(scene.images)
+    ours = metrics.class_sensitivity(scene.model, scene.images, explain, scene.target, share=0.25)
+    for n, x in enumerate(scene.images.numpy()):
+        y = int(scene.target[n])
+        other = max((c for c in range(4) if c != y), key=lambda c, n=n: float(logits[n, c]))
+        tops = [set(np.argsort(-explain_numpy(x, c).ravel(), kind="stable")[:36]) for c in (y, other)]
+        assert ours[n].item() == pytest.approx((len(tops[0] & tops[1]) / 36 - 0.25) / 0.75)
+    same = metrics.class_sensitivity(scene.model, scene.images, lambda x, y: x.mean(1), scene.target)
+    torch.testing.assert_close(same, torch.ones_like(same))
+    flat = metrics.class_sensitivity(scene.model, scene.images, lambda x, y: torch.ones(len(x), 10, 10), scene.target)
+    torch.testing.assert_close(flat, torch.zeros_like(flat), atol=1e-12, rtol=0)
+
+
+def test_road_both_orders(scene):
+    options = {"shares": (0.2, 0.5), "seed": 3}
+    both = metrics.road_both_orders(scene.model, scene.images, scene.maps, scene.target, **options)
+    most = metrics.road(scene.model, scene.images, scene.maps, scene.target, **options)
+    least = metrics.road(scene.model, scene.images, scene.maps, scene.target, most_relevant_first=False, **options)
+    torch.testing.assert_close(both, (least - most) / 2)
+    turned = metrics.road_both_orders(scene.model, scene.images, -scene.maps, scene.target, **options)
+    torch.testing.assert_close(turned, -both)
+
+
+@pytest.mark.parametrize("name", ["layer_insertion", "layer_deletion"])
+def test_layer_insertion_and_layer_deletion(scene, name):
+    """Cells of what layer "3" outputs, 6 x 6, swapped one by one in the order of the map's means over 2 x 2 pixels."""
+    references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
+    options = {"layer": "3", "references": references, "steps": 36}
+    ours = getattr(metrics, name)(scene.model, scene.images, scene.maps, scene.target, **options)
+    with torch.no_grad():
+        front, tail = scene.model[:4], scene.model[4:]
+        for n in range(3):
+            coarse = scene.maps[n].reshape(6, 2, 6, 2).mean((1, 3)).numpy()
+            order = np.argsort(-coarse.ravel(), kind="stable")
+            here, curves = front(scene.images[n : n + 1]), []
+            for reference in references:
+                there = front(reference[None])
+                first, last = (there, here) if name == "layer_insertion" else (here, there)
+                mixed, curve = first.clone(), []
+                for place in [None, *order]:
+                    if place is not None:
+                        mixed[:, :, place // 6, place % 6] = last[:, :, place // 6, place % 6]
+                    curve.append(float(tail(mixed).softmax(1)[0, scene.target[n]]))
+                curves.append(curve)
+            assert ours[n].item() == pytest.approx(np.trapezoid(np.mean(curves, 0), dx=1 / 36), abs=1e-9)
+
+
+def test_shapley_agreement(scene):
+    """Cells of what layer "3" outputs, put back one by one in each of the drawn orders."""
+    references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
+    options = {"layer": "3", "references": references, "most": 2, "permutations": 4, "seed": 3}
+    ours = metrics.shapley_agreement(scene.model, scene.images, scene.maps, scene.target, **options)
+    with torch.no_grad():
+        front, tail = scene.model[:4], scene.model[4:]
+        for n in range(3):
+            here, values = front(scene.images[n : n + 1]), np.zeros(36)
+            for number, reference in enumerate(references):
+                drawn = torch.randperm(36, generator=seeded(3, "cells", number, 0)).tolist()
+                for order in (drawn, drawn[::-1]):
+                    mixed = front(reference[None]).clone()
+                    before = float(tail(mixed)[0, scene.target[n]])
+                    for place in order:
+                        mixed[:, :, place // 6, place % 6] = here[:, :, place // 6, place % 6]
+                        after = float(tail(mixed)[0, scene.target[n]])
+                        values[place] += (after - before) / 4
+                        before = after
+            coarse = scene.maps[n].reshape(6, 2, 6, 2).mean((1, 3)).numpy().ravel()
+            assert ours[n].item() == pytest.approx(np.corrcoef(coarse, values)[0, 1], abs=1e-9)
+
+
+def test_cell_mass_accuracy(scene):
+    maps = scene.maps - 0.4
+    ours = metrics.cell_mass_accuracy(maps, scene.masks)
+    for one, heat, mask in zip(ours.tolist(), maps.numpy(), scene.masks.numpy(), strict=True):
+        heat = np.maximum(heat, 0)
+        assert one == pytest.approx(heat[mask].sum() / heat.sum(), abs=1e-12)
 
 
 def test_every_registered_metric_is_tested_here():

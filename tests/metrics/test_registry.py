@@ -72,7 +72,8 @@ def test_what_is_known_of_it(dimmed):
     found = metrics.metric("Dimmed_Light")
     assert (found.title, found.arrow, found.higher_is_better, found.paper) == ("Dimmed light", "↓", False, False)
     assert list(signature(found.function).parameters) == [
-        "model", "images", "heatmaps", "target", "light", "batch_size",
+        "model", "images", "heatmaps", "target", "light", "batch_size", "dimensions",
+        "inputs", "keywords", "classes",
     ]  # fmt: skip
     with pytest.raises(MetricError, match=r"dimmed-light has no option 'lihgt'; did you mean 'light'"):
         metrics.make("dimmed-light", lihgt=1)

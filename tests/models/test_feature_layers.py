@@ -10,7 +10,7 @@ import egcam
 from egcam.errors import LayerError
 from egcam.evaluation.layers import best_layer, candidate_layers
 from egcam.metrics import insertion_deletion
-from egcam.models.layers import inner_layer
+from egcam.models.layers import last_spatial_layer, layer_before_curved_tail
 from egcam.models.trace import dry_run
 
 torchvision = pytest.importorskip("torchvision")
@@ -25,16 +25,73 @@ INNER = {
 
 
 @pytest.mark.parametrize("name", INNER)
-def test_inner_layer_is_the_last_of_the_second_coarsest_resolution(name: str) -> None:
+def test_before_a_linear_head_it_is_the_last_layer_of_the_second_coarsest_resolution(name: str) -> None:
     model = torchvision.models.get_model(name).eval()
     images = torch.rand(1, 3, 64, 64)
     found = {layer.name: layer for layer in candidate_layers(model, images)}
-    inner = inner_layer(model, dry_run(model, images))
+    inner = layer_before_curved_tail(model, dry_run(model, images))
     assert inner == INNER[name][0]
     assert found[inner].size == (4, 4)
     last = list(found.values())[-1]
     assert last.size == (2, 2)
     assert 0 < last.tail < found[inner].tail < 1
+
+
+def usual_layers(model: nn.Module, images: torch.Tensor) -> tuple[str, str]:
+    """That of Expected Grad-CAM, and that of other methods."""
+    trace = dry_run(model, images)
+    return layer_before_curved_tail(model, trace), last_spatial_layer(trace)
+
+
+@pytest.mark.parametrize(("name", "last"), [("vgg16", "features.30"), ("alexnet", "features.12")])
+def test_before_a_head_of_several_layers_it_is_the_last_layer(name: str, last: str) -> None:
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name).eval()
+        images = torch.rand(1, 3, 224, 224)
+    assert usual_layers(model, images) == (last, last)
+
+
+def test_of_squeezenet_it_is_the_last_layer() -> None:
+    """One convolution follows features.12, but an activation function does, too, on maps of 13 x 13 places."""
+    model, images = torchvision.models.squeezenet1_1().eval(), torch.rand(1, 3, 224, 224)
+    assert usual_layers(model, images) == ("features.12", "features.12")
+
+
+def test_it_never_has_the_resolution_of_the_image() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 5))
+    assert usual_layers(model, torch.rand(1, 2, 8, 8)) == ("2", "2")
+
+
+def test_without_a_finer_layer_it_is_the_last_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    assert usual_layers(model, torch.rand(1, 2, 8, 8)) == ("3", "3")
+
+
+class DependsOnData(nn.Module):
+    """Takes another way for bright images, which a network of meta tensors cannot know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.Tanh())
+        self.pool = nn.MaxPool2d(2)
+        self.second = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh())
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seen = self.pool(self.first(images))
+        if float(seen.detach().mean()) > 1e9:
+            raise AssertionError("never")
+        return self.fc(self.second(seen).mean((2, 3)))
+
+
+def test_it_is_found_by_a_real_pass_where_a_dry_one_does_not_work() -> None:
+    torch.manual_seed(0)
+    model, images = DependsOnData(), torch.rand(2, 1, 8, 8)
+    assert usual_layers(model, images) == ("first.1", "second")
+    found = egcam.ExpectedGradCAM(model, reference="black", signed=True)(images, target=1)
+    assert found.layer == "first.1"
+    assert found.maps.shape == (2, 4, 4)
+    assert egcam.GradCAM(model, signed=True)(images, target=1).layer == "second"
 
 
 def test_what_lies_inside_a_block_is_no_layer_between_blocks() -> None:
@@ -68,3 +125,25 @@ def test_best_layer_is_the_one_whose_maps_have_the_best_score() -> None:
     assert found[0].mean >= found[1].mean
     with pytest.raises(LayerError, match="'nowhere' is not one of the layers"):
         best_layer(model, images, layers=["nowhere"])
+
+
+def test_layers_can_be_asked_for_by_a_word() -> None:
+    model, images = torchvision.models.resnet18().eval(), torch.rand(1, 3, 64, 64)
+    words = ("last", "inner", None)
+    assert [egcam.GradCAM(model, word, signed=True)(images).layer for word in words] == ["layer4", "layer3", "layer4"]
+    cams = [egcam.ExpectedGradCAM(model, word, samples=2, signed=True) for word in words]
+    assert [cam(images).layer for cam in cams] == ["layer4", "layer3", "layer3"]
+
+
+def test_a_module_of_that_name_comes_first() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Conv2d(3, 2, 3)
+            self.after = nn.Conv2d(2, 2, 3)
+            self.head = nn.Linear(2, 2)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.head(self.after(self.last(images)).mean((2, 3)))
+
+    assert egcam.GradCAM(Named(), "last", signed=True)(torch.rand(1, 3, 8, 8)).layer == "last"

@@ -157,13 +157,14 @@ TIMM = {
     "fastvit_t8": "final_conv",
     "davit_tiny": "stages",
     "focalnet_tiny_srf": "norm",
+    "swin_tiny_patch4_window7_224": "norm",
+    "mambaout_femto": "stages",
 }
-TIMM_WITHOUT_MAPS = {
+# These models are without numbers, which it takes to see on which tokens the scores depend.
+TIMM_TOKENS = {
     "vit_tiny_patch16_224": "layer='blocks.11.norm1' with reshape='tokens'",
     "deit_tiny_patch16_224": "layer='blocks.11.norm1' with reshape='tokens'",
     "mixer_s32_224": "reshape='tokens'",
-    "swin_tiny_patch4_window7_224": "layer='norm' with reshape='channels-last'",
-    "mambaout_femto": "layer='stages' with reshape='channels-last'",
 }
 
 
@@ -192,9 +193,9 @@ def test_torchvision(name):
 
 
 @pytest.mark.parametrize("name", TORCHVISION_TOKENS)
-def test_torchvision_transformers_are_refused_with_a_proposal(name):
+def test_torchvision_transformers_without_numbers_are_refused_with_a_proposal(name):
     with pytest.raises(LayerError, match=r"ln_1' with reshape='tokens'"):
-        egcam.find_layer(torchvision_model(name), torch.empty(1, 3, 224, 224))
+        egcam.find_layer(torchvision_model(name).to("meta"), torch.empty(1, 3, 224, 224, device="meta"))
 
 
 @pytest.mark.parametrize("name", sorted(TIMM))
@@ -203,24 +204,21 @@ def test_timm(name):
     assert egcam.find_layer(model, torch.empty(1, *model.default_cfg["input_size"], device="meta")) == TIMM[name]
 
 
-@pytest.mark.parametrize("name", sorted(TIMM_WITHOUT_MAPS))
-def test_timm_networks_without_maps_are_refused_with_a_proposal(name):
+@pytest.mark.parametrize("name", sorted(TIMM_TOKENS))
+def test_timm_transformers_without_numbers_are_refused_with_a_proposal(name):
     model = timm_model(name)
     with pytest.raises(LayerError) as caught:
         egcam.find_layer(model, torch.empty(1, *model.default_cfg["input_size"], device="meta"))
-    assert TIMM_WITHOUT_MAPS[name] in str(caught.value)
+    assert TIMM_TOKENS[name] in str(caught.value)
 
 
-def test_the_proposal_for_a_transformer_works():
+def test_a_transformer_is_explained_at_what_its_last_attention_takes():
     torch.manual_seed(0)
     model = torchvision.models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
     nn.init.normal_(model.heads.head.weight)
     images = torch.rand(2, 3, 32, 32)
-    with pytest.raises(LayerError) as caught:
-        egcam.explain(model, images)
-    assert "layer='encoder.layers.encoder_layer_1.ln_1' with reshape='tokens'" in str(caught.value)
-    cam = egcam.GradCAM(model, "encoder.layers.encoder_layer_1.ln_1", reshape="tokens", signed=True)
-    found = cam(images, target=1)
+    found = egcam.GradCAM(model, signed=True)(images, target=1)
+    assert found.layer == "encoder.layers.encoder_layer_1.ln_1"
 
     tokens, gradients = _tokens_and_gradients(model, images)
     weights = gradients[:, 1:].mean(1)
@@ -251,7 +249,7 @@ class Multilayer(nn.Module):
 
 
 def test_a_network_without_any_map_is_refused():
-    with pytest.raises(LayerError, match="none of its modules puts out feature maps"):
+    with pytest.raises(LayerError, match="none of its modules outputs feature maps"):
         egcam.find_layer(Multilayer(), torch.rand(1, 3, 4, 4))
 
 

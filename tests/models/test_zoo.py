@@ -204,6 +204,7 @@ def test_own_model_plain_and_with_preprocessing(own: Path) -> None:
         (":plane", "did you mean 'plain'"),
         (":answer", "has no function 'answer'"),
         ("", "names no function"),
+        (":", r"names no function: write [^:]*\.py:function"),
     ],
 )
 def test_own_model_mistakes(own: Path, function: str, message: str) -> None:
@@ -236,7 +237,9 @@ def test_no_network_is_said_plainly(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(urllib.request, "urlopen", no_network)
     monkeypatch.setattr(torch.hub, "urlopen", no_network)
-    with pytest.raises(ModelError, match=r"resnet18 could not be downloaded .*unreachable.*--weights FILE"):
+    with pytest.raises(
+        ModelError, match=r"resnet18 could not be downloaded .*unreachable.*--weights on the command line"
+    ):
         zoo.load("resnet18")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from egcam import Explanation, methods
+from egcam import Explanation
+from egcam.attribution.registry import records
 from egcam.models.classifier import Prediction
 from egcam.photos.comparison import Comparison, Result
 from egcam.photos.gallery import page
@@ -58,8 +60,39 @@ def test_comparison_grid_labels_everything() -> None:
     tiles = fake("one").tiles()
     assert [tile.title for tile in tiles] == ["photograph", "grad-cam", "top 2 predictions"]
     assert tiles[1].detail == "0.50 s, 1 pass"
+    one = fake("one")
+    inner = replace(one.results[0], explanation=replace(one.results[0].explanation, layer="inner"))
+    both = replace(one, results=(*one.results, inner)).tiles()
+    assert [tile.detail for tile in both[1:3]] == ["0.50 s, 1 pass, at top", "0.50 s, 1 pass, at inner"]
+    assert replace(one.results[0], score=0.4567).detail == "0.46 · 0.50 s, 1 pass"
     picture = np.asarray(fake("one").picture())
     assert picture.std() > 10
+
+
+def test_a_comparison_is_scored_by_insertion_deletion() -> None:
+    import torch
+
+    import egcam
+    from egcam.models.classifier import Classifier
+    from egcam.photos.comparison import compare, scored
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3),
+            torch.nn.ReLU(),
+            torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(),
+            torch.nn.Linear(4, 2),
+        ).eval()
+    classifier = Classifier(net)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 300, 3), np.uint8))
+    found = scored(compare(classifier, image, ["input-gradient", "smooth-grad"]), classifier, image, steps=4)
+    images = classifier.images(image)
+    for result in found.results:
+        step = images.shape[-1] * images.shape[-2] // 4
+        alone = egcam.metrics.insertion_deletion(net, images, result.explanation, found.target.index, step=step)
+        assert result.score == pytest.approx(float(alone), abs=1e-6)
 
 
 def test_only_what_is_too_slow_is_shown_once() -> None:
@@ -70,7 +103,7 @@ def test_only_what_is_too_slow_is_shown_once() -> None:
     assert too_slow(seconds, 4, 100) == ["b"]
     assert too_slow(seconds, 4, 60) == ["b", "c"]
     assert too_slow(seconds, 4, 41) == ["b", "c"]
-    assert too_slow({"expected-grad-cam": 90.0, "a": 1.0}, 4, 10) == ["a"]
+    assert too_slow({"expected-grad-cam": 90.0, "a": 1.0, "quick": 0.1}, 4, 10) == ["a"]
     assert too_slow(seconds, 1, 50) == []
 
 
@@ -84,15 +117,20 @@ def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path, monkeypatc
     monkeypatch.setattr(demo, "_QUICK_SAMPLES", 2)
 
     shares: list[float] = []
-    made = run_demo(tmp_path / "demo", quick=True, progress=shares.append, photographs=PHOTOGRAPHS[:2])
-    comparison, inner = made.comparisons
-    assert {result.method for result in comparison.results} == set(methods()) - {"score-cam"}
-    assert comparison.skipped == inner.skipped == {}
-    assert {result.explanation.layer for result in inner.results} == {"_blocks.10"}
-    assert "expected-grad-cam" in {result.method for result in inner.results}
-    assert comparison.target.name in ("tiger cat", "Egyptian cat", "tabby")
+    made = run_demo(tmp_path / "demo", quick=True, progress=shares.append, photographs=PHOTOGRAPHS[:1])
+    (comparison,) = made.comparisons
+    assert {result.method for result in comparison.results} == {
+        one.name for one in records() if not (one.package or one.is_slow) and one.group not in ("attention", "control")
+    }
+    assert comparison.skipped == {}
+    layers = {result.method: result.explanation.layer for result in comparison.results}
+    assert layers["expected-grad-cam"] == "_blocks.10"
+    assert layers["grad-cam"] == layers["expected-grad-cam-paper"] == "_blocks.10", "where methods differ"
+    assert layers["cam"] == "_swish:2"
+    assert layers["smooth-grad"] == "input"
+    assert comparison.target.name == "missile"
     with Image.open(made.gallery) as gallery:
-        assert gallery.width > 1500
+        assert gallery.width > 1400
     html = made.web_page.read_text(encoding="utf-8")
     assert all(f"<strong>{result.method}</strong>" in html for result in comparison.results)
     assert len(html) < 5_000_000
@@ -114,10 +152,11 @@ def test_demo_command_says_where_and_what(tmp_path: Path, monkeypatch: pytest.Mo
     shown = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--open", "--quick"])
     assert shown.exit_code == 0
     assert "a cat: the network says" in shown.stdout
-    assert "score-cam is left out" in shown.stdout.replace("\n", " ")
+    slow = [one.name for one in records() if one.is_slow and not one.package]
+    assert f"With --quick, {' and '.join(slow)} are left out" in shown.stdout.replace("\n", " ")
     assert "Too slow to repeat, shown on the first photograph only: slow-cam" in shown.stdout.replace("\n", " ")
     assert opened == [(tmp_path / "i.html").resolve().as_uri()]
     as_json = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json", "--full"])
     assert json.loads(as_json.stdout)["once"] == []
-    assert len(json.loads(as_json.stdout)["photographs"]) == 5
+    assert len(json.loads(as_json.stdout)["photographs"]) == 4
     assert len(opened) == 1

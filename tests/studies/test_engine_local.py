@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -13,6 +14,7 @@ import pytest
 from egcam.errors import EgcamError
 from egcam.studies.engines.local import LocalEngine, _gpus, _suitable_workers
 from support import engine_factories as factories
+from support import torch_factories
 from support.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
 
 
@@ -28,7 +30,7 @@ def _nothing_is_left_behind():
 
 
 def test_numbers_from_two_workers_with_threads_pinned():
-    job = factories.job("settings", threads=2)
+    job = torch_factories.job("settings", threads=2)
     outcomes = flat(LocalEngine(workers=2).outcomes(job, factories.shards(40, 2)))
     assert sorted(outcome.unit.image for outcome in outcomes) == list(range(40))
     for outcome in outcomes:
@@ -75,6 +77,17 @@ def test_a_unit_that_always_kills_its_worker_fails_alone(tmp_path):
     assert failed.error == "its worker died 2 times (signal 9: killed, often for lack of memory)"
     assert [score.cause for score in failed.scores] == [failed.error] * 2
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_unit_that_hangs_is_given_up_and_the_others_are_done(tmp_path):
+    job = replace(factories.job("hanging", images=[5], diary=str(tmp_path / "diary")), timeout=2.0)
+    outcomes = flat(LocalEngine(workers=1).outcomes(job, factories.shards(10)))
+    assert_each_once(outcomes, 10, but=[5])
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    assert errors == ["it took longer than the timeout of 2 s and was given up; --timeout allows more"]
+    tried = factories.read_diary(tmp_path / "diary")
+    assert len(tried) == 1
+    assert gone(process for process, _ in tried)
 
 
 def test_a_segmentation_fault_is_named():

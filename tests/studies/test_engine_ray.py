@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from egcam.errors import EgcamError
 from egcam.studies.engines.local import LocalEngine
 from egcam.studies.engines.ray import RayEngine
 from support import engine_factories as factories
+from support import torch_factories
 from support.engine_checks import SLEEPY, assert_each_once, flat, gone, start_driver, wait_until
 from support.engine_driver import TERMINATED
 
@@ -48,7 +50,7 @@ def _ray_is_left_as_it_was():
 
 
 def test_same_numbers_as_the_local_engine_to_the_last_bit(cluster):
-    job = factories.job("network")
+    job = torch_factories.job("network")
     local = {one.unit: one for one in flat(LocalEngine(workers=1).outcomes(job, factories.shards(12, 3)))}
     remote = {one.unit: one for one in flat(RayEngine(cluster.address).outcomes(job, factories.shards(12, 5)))}
     assert len(local) == len(remote) == 12
@@ -58,7 +60,7 @@ def test_same_numbers_as_the_local_engine_to_the_last_bit(cluster):
 
 
 def test_a_ray_of_its_own_with_threads_pinned():
-    outcomes = flat(RayEngine(workers=1).outcomes(factories.job("settings", threads=2), factories.shards(8, 2)))
+    outcomes = flat(RayEngine(workers=1).outcomes(torch_factories.job("settings", threads=2), factories.shards(8, 2)))
     assert sorted(outcome.unit.image for outcome in outcomes) == list(range(8))
     for outcome in outcomes:
         np.testing.assert_array_equal(outcome.curves["threads"], [2, 1, 2, 2, 2, 2, 2])
@@ -84,6 +86,14 @@ def test_units_that_kill_their_worker(cluster, tmp_path):
     assert_each_once(outcomes, 10, but=[5])
     errors = [outcome.error for outcome in outcomes if outcome.error]
     assert errors == ["its worker died once (killed, often for lack of memory, or out of reach)"]
+
+
+def test_a_unit_that_hangs_is_given_up(cluster, tmp_path):
+    job = replace(factories.job("hanging", images=[1], diary=str(tmp_path / "diary")), timeout=3.0)
+    outcomes = flat(RayEngine(cluster.address, workers=1).outcomes(job, factories.shards(3)))
+    assert_each_once(outcomes, 3, but=[1])
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    assert errors == ["it took longer than the timeout of 3 s and was given up; --timeout allows more"]
 
 
 def test_a_worker_killed_from_outside_in_mid_run(cluster, tmp_path):

@@ -59,7 +59,7 @@ class ScriptedWorker:
         self.terminated = threading.Event()
         self.done: list[int] = []
 
-    def ask(self, request: Job | Unit) -> Any:
+    def ask(self, request: Job | Unit, timeout: float | None = None) -> Any:
         assert not self.dead, "a dead worker was asked"
         return self._open() if isinstance(request, Job) else self._outcome(request)
 
@@ -292,7 +292,7 @@ def test_engines_by_name():
 
 
 class OneByOne:
-    """An engine of one's own, in this process."""
+    """An engine of the user's, in this process."""
 
     def __init__(self, workers: int | None, address: str | None) -> None:
         self.workers, self.address = workers, address

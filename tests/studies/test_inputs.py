@@ -11,7 +11,7 @@ from PIL import Image
 
 from egcam.studies.config import load_study
 from egcam.studies.datasets import open_dataset
-from egcam.studies.inputs import Seen, check_unchanged, content_of
+from egcam.studies.inputs import StoredInput, check_unchanged, content_of
 from egcam.studies.records import Unit
 from egcam.studies.runner import run_study
 from egcam.studies.source_files import source_checksums
@@ -272,7 +272,10 @@ def test_copies_with_other_times_are_the_same_images_and_the_rest_is_not_read(tm
 def test_two_contents_of_one_image_are_named_even_where_one_is_right(tmp_path):
     data = open_dataset(load_study(write_study(tmp_path, images=1)).data)
     now = content_of(data[0])
-    seen = [Seen(0, now, data.stamp(0)), Seen(0, "0" + now[1:] if now[0] != "0" else "1" + now[1:], "elsewhere")]
+    seen = [
+        StoredInput(0, now, data.stamp(0)),
+        StoredInput(0, "0" + now[1:] if now[0] != "0" else "1" + now[1:], "elsewhere"),
+    ]
     with pytest.raises(StoreError, match=r"000\.png: other pixels"):
         check_unchanged(data, seen, "out")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from egcam.studies.locks import excludes, locked
-from egcam.studies.storage import StoreError, open_folder
+from egcam.studies.storage import Folder, StoreError
 from support.store_children import hold_lock
 
 _names = count()
@@ -36,7 +36,7 @@ RULES = [
 
 @pytest.fixture
 def folder(tmp_path):
-    return open_folder(tmp_path / "results")
+    return Folder(tmp_path / "results")
 
 
 class Child:
@@ -137,7 +137,7 @@ class TestProcesses:
     def test_two(self, tmp_path):
         holder = Child(tmp_path)
         assert holder.said == "held"
-        folder = open_folder(tmp_path)
+        folder = Folder(tmp_path)
         with pytest.raises(StoreError, match=f"is in use by process {holder.process.pid} on "), locked(folder):
             pass
         refused = Child(tmp_path, (1, 2))
@@ -152,15 +152,15 @@ class TestProcesses:
     def test_shards_side_by_side(self, tmp_path):
         held = [Child(tmp_path, (number, 2)) for number in (1, 2)]
         assert [child.said for child in held] == ["held", "held"]
-        with pytest.raises(StoreError, match=r"shard 1/2"), locked(open_folder(tmp_path)):
+        with pytest.raises(StoreError, match=r"shard 1/2"), locked(Folder(tmp_path)):
             pass
         held[0].kill()
-        with pytest.raises(StoreError, match=r"shard 2/2"), locked(open_folder(tmp_path)):
+        with pytest.raises(StoreError, match=r"shard 2/2"), locked(Folder(tmp_path)):
             pass
-        with locked(open_folder(tmp_path), (1, 2)):
+        with locked(Folder(tmp_path), (1, 2)):
             pass
         held[1].kill()
-        with locked(open_folder(tmp_path)):
+        with locked(Folder(tmp_path)):
             pass
 
     def test_a_killed_holder_holds_nothing(self, tmp_path):
@@ -168,21 +168,21 @@ class TestProcesses:
             holder = Child(tmp_path)
             assert holder.said == "held"
             holder.kill()
-            with locked(open_folder(tmp_path)):
+            with locked(Folder(tmp_path)):
                 pass
 
     def test_forked_children_of_a_killed_holder_hold_nothing(self, tmp_path):
         holder = Child(tmp_path, forks=True)
         assert holder.said == "held"
-        with pytest.raises(StoreError), locked(open_folder(tmp_path)):
+        with pytest.raises(StoreError), locked(Folder(tmp_path)):
             pass
         holder.kill()
-        with locked(open_folder(tmp_path), wait=5):
+        with locked(Folder(tmp_path), wait=5):
             pass
 
 
 def test_behind_a_url_nothing_is_locked():
-    folder = open_folder(f"memory://test-locks-{next(_names)}")
+    folder = Folder(f"memory://test-locks-{next(_names)}")
     with locked(folder), locked(folder, (1, 2)):
         assert folder.names("locks") == []
     with pytest.raises(StoreError, match="there is no shard 0/1"), locked(folder, (0, 1)):

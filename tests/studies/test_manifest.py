@@ -69,7 +69,7 @@ class TestText:
 
     def test_of_an_earlier_egcam(self):
         text = sample_manifest().to_json().replace('"format": 3', '"format": 1')
-        with pytest.raises(StoreError, match=r"has format 1, this egcam reads 3: .* or begin anew in another --out"):
+        with pytest.raises(StoreError, match=r"has format 1, this egcam reads 3: .* or start again in another --out"):
             Manifest.from_json(text)
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 3, "identity": ""}', b"\xff"])
@@ -235,10 +235,10 @@ class TestJoining:
     def test_another_processor_is_doubted_until_it_is_known(self):
         old = sample_manifest()
         other = sample_manifest(versions={**old.versions, "cpu": "two"})
-        assert old.doubts(old, "results/") is None
+        assert old.hardware_change(old, "results/") is None
         wanted = "results/ holds results from one; those from two may differ in their last digits"
-        assert old.doubts(other, "results/") == wanted
-        assert old.joined(other, "results/").doubts(other, "results/") is None
+        assert old.hardware_change(other, "results/") == wanted
+        assert old.joined(other, "results/").hardware_change(other, "results/") is None
 
 
 class TestChecksums:

@@ -1,7 +1,7 @@
 import pytest
 
 from egcam.studies.config import StudyError, load_study
-from egcam.studies.plan import left, planned, read_part, shard_size, shards
+from egcam.studies.plan import planned, read_part, shard_size, shards
 from egcam.studies.records import Unit
 from support.tiny_study import write_study
 
@@ -30,11 +30,6 @@ def test_parts_divide_the_work(study, parts):
     assert sorted(together) == sorted(planned(study, 5))
     # An image stays in one part, so each part compares all methods.
     assert all(len({unit.image for unit in piece} & {unit.image for unit in pieces[0]}) == 0 for piece in pieces[1:])
-
-
-def test_left(study):
-    units = list(planned(study, 2))
-    assert left(units, set(units[:5])) == units[5:]
 
 
 def test_shards_hold_one_image_of_one_model(study):

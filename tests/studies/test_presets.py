@@ -11,9 +11,10 @@ from torch import nn
 from egcam.attribution import registry
 from egcam.attribution.references import by_name
 from egcam.studies.config import StudyError, read_study
+from egcam.studies.cost import explanation_passes
 from egcam.studies.preset_files import preset, presets
 from egcam.studies.runner import run_study
-from egcam.studies.specs import MetricSpec
+from egcam.studies.specs import MethodSpec, MetricSpec
 from support.tiny_study import InProcess
 
 NINE = [
@@ -77,7 +78,7 @@ def test_a_preset_is_the_papers_table(name):
     ]
     assert [method.name for method in study.methods] == ["expected-grad-cam", "expected-grad-cam-paper", *NINE]
     assert all(method.method == method.name for method in study.methods)
-    assert [method.options for method in study.methods if method.options] == [{"reference": "mixed"}]
+    assert [method.options for method in study.methods if method.options] == [{"reference": "usual"}]
     assert [metric.name for metric in study.metrics] == metrics
     assert study.protocol == "paper"
 
@@ -90,6 +91,35 @@ def test_details_of_presets():
     assert localization.data.options["classes"] == ["zebra", "stop sign"]
     assert localization.target == "label"
     assert read_study(preset("paper-runtime")).metrics[0].options["repeats"] == 1
+
+
+GUESSES = {
+    "paper-main": ["target =", "protocol =", "images =", "pixel flipping (55 to 62"],
+    "paper-faithfulness": ["target =", "library of IROF"],
+    "paper-localization": ["target =", "path =", "images ="],
+    "paper-stability": ["target =", "leaves Integrated Grad-CAM, HiResCAM and Ablation-CAM out"],
+    "paper-infidelity": ["target =", "divided by 1e7, 1e8 or 1e9"],
+    "paper-runtime": ["target =", "size =", "warmup =", "repeats =", "order of the paper's times"],
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_guess_is_marked_in_the_file(name):
+    marked = [line for line in preset(name).splitlines() if "guess" in line]
+    for what in ["source =", "count =", "over how many samples", *GUESSES[name]]:
+        assert any(what in line for line in marked), what
+
+
+def test_the_numbers_of_samples_the_files_name_are_those_of_the_methods():
+    text = preset("paper-runtime")
+    assert "32 for both\n# forms of Expected Grad-CAM, 25 noisy copies for Smooth Grad-CAM++, 50 steps" in text
+    assert "`expected-grad-cam-paper` takes 65 passes, more than Smooth (26) and Integrated Grad-CAM (52)" in text
+    named = ("expected-grad-cam-paper", "smooth-grad-cam++", "integrated-grad-cam")
+    passes = [explanation_passes(MethodSpec(name, name), 512, source="data") for name in named]
+    assert passes == [65, 26, 52]
+    # 0.115 s over 0.006 s.
+    nine = MethodSpec("nine", "expected-grad-cam-paper", {"samples": 9})
+    assert explanation_passes(nine, 512, source="data") == round(0.115 / 0.006) == 19
 
 
 @pytest.mark.parametrize("name", presets())
@@ -106,7 +136,7 @@ def test_the_default_is_measured_as_people_get_it(name):
 def test_the_head_says_what_it_costs():
     head = preset("paper-stability", images=20).splitlines()[:4]
     assert head[1] == "# 20 images x 2 models x 11 methods = 440 units."
-    assert head[2].startswith("# About 11,850,560 passes")
+    assert head[2].startswith("# About 11,593,280 passes")
     assert head[3] == "# How long that takes here:  egcam study estimate STUDY.toml"
 
 

@@ -14,13 +14,13 @@ from scipy.stats import rankdata
 from egcam import figures
 from egcam.errors import MethodError
 from egcam.evaluation.ranking import mean_ranks
-from egcam.evaluation.stats import draws, intervals
-from egcam.evaluation.table import Row, Table
+from egcam.evaluation.score import Score
+from egcam.evaluation.stats import draws, intervals, summarised
+from egcam.evaluation.table import Table
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.formatting import figure, spread
 from egcam.studies.report.interpretation import interpret, sentences, statement
-from egcam.studies.report.summary import summarised
 from egcam.studies.report.view import gather
 from egcam.studies.results import Results
 from support.results_in_memory import METHODS, METRICS, made, study, with_pictures
@@ -32,7 +32,7 @@ def table(scores):
     """A table from {metric: {method: scores by image}}."""
     methods = tuple(next(iter(scores.values())))
     rows = [
-        Row(image, method, metric, value, 0.0)
+        Score("", image, method, metric, value, 0.0)
         for metric, by_method in scores.items()
         for method, values in by_method.items()
         for image, value in enumerate(values)
@@ -166,7 +166,7 @@ def test_the_interval_of_a_rank_is_a_bootstrap_over_images(monkeypatch):
 
 def test_images_of_one_name_are_ranked_each():
     rows = [
-        Row("same", method, "deletion", value, 0.0)
+        Score("", "same", method, "deletion", value, 0.0)
         for method, values in {"a": [0.1, 0.1, 0.9], "b": [0.2, 0.2, 0.2]}.items()
         for value in values
     ]

@@ -127,7 +127,7 @@ def explained(network, methods, metrics, threshold):
 
 @pytest.mark.parametrize("threshold", [0.3, 0.6])
 def test_sufficiency_from_kept_maps_is_what_evaluate_gives(network, threshold):
-    methods = ["grad-cam", "layer-cam", "expected-grad-cam"]
+    methods = ["grad-cam", "layer-cam", "hires-cam"]
     source = explained(network, methods, ["sufficiency"], threshold)
     table = Results.of(source).table("net")
     expected = egcam.evaluate(

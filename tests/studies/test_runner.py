@@ -15,12 +15,15 @@ from egcam.studies.config import StudyError, load_study
 from egcam.studies.cost import study_passes
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import DataError
+from egcam.studies.engines.local import LocalEngine
 from egcam.studies.geometry import reference_pool
+from egcam.studies.networks import describe_networks
 from egcam.studies.records import Unit
+from egcam.studies.report import provenance
 from egcam.studies.runner import Watcher, run_study
 from egcam.studies.store import Store, StoreError
-from egcam.studies.worker import open_bench
-from support.tiny_study import STUDY, InProcess, numbers, write_study
+from egcam.studies.worker import open_worker
+from support.tiny_study import MODEL, STUDY, InProcess, numbers, write_study
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -261,12 +264,26 @@ def test_the_watcher_is_told_everything(folder, tmp_path):
 def test_a_unit_does_not_depend_on_those_before_it(folder):
     config = load_study(folder / "study.toml").model_dump()
     units = [Unit("a", "expected", 1), Unit("b", "grad-cam", 0), Unit("a", "grad-cam", 1), Unit("a", "expected", 3)]
-    bench = open_bench(config)
+    bench = open_worker(config)
     together = {unit: bench(unit) for unit in units}
     for unit in units:
-        alone = open_bench(config)(unit)
+        alone = open_worker(config)(unit)
         assert [score.value for score in alone.scores] == [score.value for score in together[unit].scores]
         np.testing.assert_array_equal(alone.coarse, together[unit].coarse)
+
+
+def test_without_a_layer_each_method_finds_its_own_and_the_record_names_them(tmp_path):
+    file = write_study(tmp_path, text=STUDY.replace('layer = "4"\n', "").replace('layer = "1"\n', ""))
+    text = MODEL.replace("nn.Conv2d(3, 6, 3, padding=1)", "nn.Conv2d(3, 6, 3, stride=2, padding=1)")
+    head = "nn.Linear(8 * 8 * 8, 12), nn.Sigmoid(), nn.Linear(12, 4)"
+    (tmp_path / "model.py").write_text(text.replace(head, "nn.Linear(8 * 4 * 4, 4)"))
+    study = load_study(file)
+    record = describe_networks(study)["a"].record
+    assert (record.layer, record.own_layers) == ("4", {"expected": "1"})
+    assert "layer 4, expected at 1" in provenance._model(study.models[0], record)
+    bench = open_worker(study.model_dump())
+    assert bench(Unit("a", "grad-cam", 1)).coarse.shape == (4, 4)
+    assert bench(Unit("a", "expected", 1)).coarse.shape == (8, 8)
 
 
 def test_a_method_may_have_a_reference_of_its_own(tmp_path):
@@ -276,7 +293,7 @@ def test_a_method_may_have_a_reference_of_its_own(tmp_path):
         '[method.data]\nmethod = "expected-grad-cam"\nsamples = 4\nreference = "data"\n[method.expected]',
     )
     study = load_study(write_study(tmp_path, text=text))
-    bench = open_bench(study.model_dump())
+    bench = open_worker(study.model_dump())
     coarse = {method: bench(Unit("a", method, 1)).coarse for method in ("expected", "black", "data")}
     np.testing.assert_array_equal(coarse["data"], coarse["expected"])
     classifier = bench.network("a").classifier
@@ -297,8 +314,26 @@ def test_maps_are_kept_also_where_methods_are_made_by_name(folder, tmp_path):
     text = STUDY.replace('"max-sensitivity"]', '"model-randomization"]').replace(
         "[metric.max-sensitivity]\nsamples = 2", "[metric.model-randomization]\nstages = 1"
     )
-    by_name = open_bench(load_study(write_study(tmp_path, text=text)).model_dump())(Unit("a", "expected", 1))
-    usual = open_bench(load_study(folder / "study.toml").model_dump())(Unit("a", "expected", 1))
+    by_name = open_worker(load_study(write_study(tmp_path, text=text)).model_dump())(Unit("a", "expected", 1))
+    usual = open_worker(load_study(folder / "study.toml").model_dump())(Unit("a", "expected", 1))
     np.testing.assert_array_equal(by_name.coarse, usual.coarse)
     assert [score.metric for score in by_name.scores] == ["insertion", "deletion", "sparseness", "model-randomization"]
     assert by_name.scores[0].value == pytest.approx(usual.scores[0].value, rel=1e-5)
+
+
+def test_time_is_measured_by_one_worker_alone(tmp_path):
+    text = STUDY.replace('"insertion", "deletion", "sparseness", "sufficiency", "max-sensitivity"', '"running-time"')
+    file = write_study(tmp_path, images=1, text=text.replace("[metric.max-sensitivity]\nsamples = 2\n", ""))
+    for asked in ({"workers": 2}, {"engine": LocalEngine()}, {"engine": LocalEngine(3)}):
+        with pytest.raises(StudyError, match="running-time is measured while nothing else runs: it takes 1"):
+            run_study(file, tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()
+
+    class Told(Watcher):
+        def begins(self, agenda):
+            self.workers = agenda.workers
+
+    told = Told()
+    results = run_study(file, tmp_path / "out", watcher=told)
+    assert told.workers == 1
+    assert (results.tables["a"].values("grad-cam", "running-time") > 0).all()

@@ -25,7 +25,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egcam.studies.records import Outcome, Score, Unit, failed
+from egcam.studies.parquet import part_name
+from egcam.studies.records import Outcome, Unit, failed
 from egcam.studies.store import Store, StoreError, StoreWarning
 from support.store_children import write_until_killed, write_with_file_limit
 from support.store_samples import METHODS, METRICS, UNITS, bits, sample_manifest, sample_outcome
@@ -106,12 +107,13 @@ class TestContract:
         nan_with_payload = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_DEAD_BEEF))[0]
         negative_nan = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
         values = (nan, nan_with_payload, negative_nan, inf, -inf, 0.0, -0.0, 5e-324, 1.7976931348623157e308, 0.1)
+        unit = Unit("模型 \u0000 é", "Grad‑CAM++ 🐕", 2**62)
         scores = tuple(
-            Score(f"metric {n}", value, -value, None if n % 2 else f"cause {n}") for n, value in enumerate(values)
+            unit.score(f"metric {n}", value, -value, None if n % 2 else f"cause {n}") for n, value in enumerate(values)
         )
         curve = np.array([0x7FC0BEEF, 0xFFC00001, 0x80000000, 0x7F800000, 1, 0], np.uint32).view(np.float32)
         odd = Outcome(
-            Unit("模型 \u0000 é", "Grad‑CAM++ 🐕", 2**62),
+            unit,
             'a "quoted"\nname/…\\.jpg',
             -1,
             2**40,
@@ -290,13 +292,51 @@ def test_a_tool_that_knows_nothing_of_egcam_reads_a_part(local):
 
     outcome = sample_outcome(UNITS[0])
     local.write([outcome])
-    (row,) = parquet.read_table(part_files(local)[0]).to_pylist()
-    assert (row["model"], row["method"], row["image"]) == UNITS[0]
-    assert [entry["value"] for entry in row["scores"]] == [score.value for score in outcome.scores]
-    assert row["curves"][1]["metric"] == "deletion"
-    assert row["curves"][1]["values"] == outcome.curves["deletion"].tolist()
-    assert row["coarse"]["shape"] == [3, 5]
+    row, *rows = parquet.read_table(part_files(local)[0]).to_pylist()
+    assert all((one["model"], one["method"], one["image"]) == UNITS[0] for one in (row, *rows))
+    assert [(one["metric"], one["value"], one["seconds"], one["cause"]) for one in rows] == [
+        score[3:] for score in outcome.scores
+    ]
+    assert rows[1]["metric"] == "deletion"
+    assert rows[1]["curve"] == outcome.curves["deletion"].tolist()
+    assert (row["metric"], row["target"], row["seconds"]) == (None, outcome.target, outcome.seconds)
+    assert row["shape"] == [3, 5]
+    assert row["map"] == outcome.coarse.tobytes()
     assert row["picture"] == outcome.picture
+
+
+def test_parts_of_the_format_before_are_read(local):
+    """Format 3 had a row for each unit, with lists of scores and curves in it."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    written = [sample_outcome(UNITS[0]), failed(UNITS[1], METRICS, "broken file", "b.jpg")]
+    rows = [
+        {
+            **one.unit._asdict(),
+            **{key: getattr(one, key) for key in ("name", "target", "prediction", "seconds", "error", "batch_size")},
+            "holds": " ".join([*METRICS, "(map)"]),
+            **{key: getattr(one, key) for key in ("content", "stamp", "picture")},
+            "scores": [
+                dict(zip(("metric", "value", "seconds", "cause"), score[3:], strict=True)) for score in one.scores
+            ],
+            "curves": [{"metric": name, "values": curve.tolist()} for name, curve in one.curves.items()],
+            "coarse": None if one.coarse is None else {"shape": [3, 5], "values": one.coarse.tobytes()},
+        }
+        for one in written
+    ]
+    metadata = {"egcam.format": "3", "egcam.identity": local.manifest.identity}
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(rows).replace_schema_metadata(metadata), sink)
+    data = bytes(sink.getvalue())
+    local._folder.write(f"parts/{part_name(data)}", data)
+    local.write([sample_outcome(UNITS[2])])
+    assert [bits(one) for one in local.outcomes()] == [bits(one) for one in (*written, sample_outcome(UNITS[2]))]
+    assert local.done(needs=METRICS, maps=True) == set(UNITS[:3])
+    curve = local.curves("vgg16", "deletion")[UNITS[0].method][0]
+    assert curve.tobytes() == written[0].curves["deletion"].tobytes()
+    assert local.maps(*UNITS[0][:2])[0].tobytes() == written[0].coarse.tobytes()
+    assert local.pictures("vgg16")[0] == written[0].picture
 
 
 def test_urls_of_local_files_and_home(tmp_path, monkeypatch):

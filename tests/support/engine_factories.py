@@ -1,4 +1,7 @@
-"""Tiny jobs for the engines' tests. A factory takes the job's config and returns what turns a unit into its outcome."""
+"""Tiny jobs for the engines' tests. A factory takes the job's config and returns what turns a unit into its outcome.
+
+Without torch, which takes a worker seconds to import; jobs that compute with it are in `torch_factories`.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from egcam.errors import EgcamError
 from egcam.studies.engines.base import Job, Shard, Work
-from egcam.studies.records import Outcome, Score, Unit
+from egcam.studies.records import Outcome, Unit
 
 METRICS = ("number", "other")
 
 
-def job(factory: str, *, threads: int = 1, retries: int = 2, **config: Any) -> Job:
-    return Job(f"{__name__}:{factory}", config, METRICS, threads, retries, device="cpu")
+def job(factory: str, *, module: str = __name__, threads: int = 1, retries: int = 2, **config: Any) -> Job:
+    return Job(f"{module}:{factory}", config, METRICS, threads, retries, device="cpu")
 
 
 def units(count: int) -> list[Unit]:
@@ -36,7 +38,7 @@ def shards(count: int, size: int = 4) -> Iterator[Shard]:
 
 
 def outcome(unit: Unit, value: float, **more: Any) -> Outcome:
-    scores = tuple(Score(metric, value, 0.0) for metric in METRICS)
+    scores = tuple(unit.score(metric, value) for metric in METRICS)
     return Outcome(unit, f"image {unit.image}", unit.image, unit.image, 0.0, scores, **more)
 
 
@@ -80,6 +82,19 @@ def deadly(config: Mapping[str, Any]) -> Work:
             if before < config["times"]:
                 (marks / f"{unit.image}-{before}").touch()
                 os.kill(os.getpid(), config.get("signal", signal.SIGKILL))
+                time.sleep(60)
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def hanging(config: Mapping[str, Any]) -> Work:
+    """The units in `images` never end; they say in the diary that they were begun."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.image in config["images"]:
+            _note(Path(config["diary"]), unit)
+            while True:
                 time.sleep(60)
         return outcome(unit, number(unit))
 
@@ -175,36 +190,6 @@ def huge(config: Mapping[str, Any]) -> Work:
     def work(unit: Unit) -> Outcome:
         coarse = np.random.default_rng(unit.image).random((224, 224), dtype=np.float32)
         return outcome(unit, number(unit), coarse=coarse, picture=bytes([unit.image]) * 1_000_000)
-
-    return work
-
-
-def network(config: Mapping[str, Any]) -> Work:
-    """A small network's answer to a random image, whose last digits depend on how sums are split among threads."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3), torch.nn.AdaptiveAvgPool2d(1)
-        ).eval()
-
-    def work(unit: Unit) -> Outcome:
-        image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(unit.image))
-        with torch.no_grad():
-            answer = net(image).flatten()
-        return outcome(unit, float(answer.sum()), coarse=answer.numpy().reshape(2, 4))
-
-    return work
-
-
-def settings(config: Mapping[str, Any]) -> Work:
-    """The worker's threads, as its curves."""
-    from egcam.studies.engines.worker import THREAD_VARIABLES
-
-    variables = [float(os.environ[name]) for name in THREAD_VARIABLES]
-
-    def work(unit: Unit) -> Outcome:
-        threads = [torch.get_num_threads(), torch.get_num_interop_threads()]
-        return outcome(unit, float(os.getpid()), curves={"threads": np.array(threads + variables, np.float32)})
 
     return work
 

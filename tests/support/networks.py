@@ -1,7 +1,7 @@
 """Tiny float64 networks whose two halves, up to the layer and after it, tests can run by themselves.
 
 Every network is `head(features(x))`, and the layer explained is "features". Inputs are (N, 2, 6, 5), not square; the
-layer puts out (N, 4, 4, 3). Seeds are such that no channel is dead and no map zero for `pictures(3)`.
+layer outputs (N, 4, 4, 3). Seeds are such that no channel is dead and no map zero for `pictures(3)`.
 """
 
 from __future__ import annotations
@@ -122,9 +122,14 @@ def pictures(count: int = 2, seed: int = 0, shape: tuple[int, ...] = IMAGE) -> T
 
 @contextmanager
 def watched(network: nn.Module) -> Iterator[list[Tensor]]:
-    """All batches the network is shown inside the block, in order."""
+    """All batches the network is shown inside the block, in order; a dry run shows it nothing."""
     shown: list[Tensor] = []
-    handle = network.register_forward_pre_hook(lambda _, args: shown.append(args[0].detach().clone()))
+
+    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if not args[0].is_meta:
+            shown.append(args[0].detach().clone())
+
+    handle = network.register_forward_pre_hook(look)
     try:
         yield shown
     finally:

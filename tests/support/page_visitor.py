@@ -64,13 +64,13 @@ class Visitor:
         raise AssertionError(f"{name} was never completed")
 
     def run(self, name: str, *inputs: Any) -> list[Any]:
-        """Begin an action and wait for its end: what it put out last."""
-        _, ticket = self.at_once(f"begin_{name}", [None])
+        """Begin an action and wait for its end: what it yielded last."""
+        _, ticket, _ = self.at_once(f"begin_{name}", [None])
         return self.outputs(self.queued(name, [ticket, None, *inputs]))
 
     @staticmethod
     def outputs(message: dict[str, Any]) -> list[Any]:
-        """What an action put out; its error, where it ended in one."""
+        """What an action yielded; its error, where it ended in one."""
         if not message["success"]:
             return [message["output"].get("error")]
         return list(message["output"]["data"])

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from egcam.evaluation.score import Score
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
-from egcam.studies.records import Outcome, Score, Unit, failed
+from egcam.studies.records import Outcome, Unit, failed
 from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
 from egcam.studies.store import Store
 
@@ -104,8 +105,8 @@ def made(
 def _score(value: Value, unit: Unit, metric: str) -> Score:
     found = value(unit.model, unit.method, metric, unit.image)
     if isinstance(found, str):
-        return Score(metric, float("nan"), 0.1, found)
-    return Score(metric, found, 0.1)
+        return unit.score(metric, float("nan"), 0.1, found)
+    return unit.score(metric, found, 0.1)
 
 
 def with_pictures(source: InMemory, images: int, side: int = 8) -> InMemory:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
-from egcam.studies.records import Outcome, Score, Unit
+from egcam.studies.records import Outcome, Unit
 
 MODELS = ("vgg16", "alexnet")
 METHODS = ("grad-cam", "cam", "expected-grad-cam")
@@ -45,7 +45,7 @@ def sample_outcome(unit: Unit) -> Outcome:
         int(source.integers(1000)),
         int(source.integers(1000)),
         float(source.random()),
-        tuple(Score(metric, float(source.standard_normal()), float(source.random())) for metric in METRICS),
+        tuple(unit.score(metric, float(source.standard_normal()), float(source.random())) for metric in METRICS),
         curves={metric: source.random(51, dtype=np.float32) for metric in METRICS[:2]},
         coarse=source.standard_normal((3, 5), dtype=np.float32),
         picture=source.bytes(40),

@@ -187,6 +187,39 @@ def test_what_is_no_image_is_told_on_the_page(window: Any, tmp_path: Path) -> No
     assert _explained(window).startswith("Why “espresso”")
 
 
+def _can_be_pressed(window: Any, *selectors: str) -> list[bool]:
+    return [window.find_element("css selector", one).is_enabled() for one in selectors]
+
+
+def test_settings_that_change_make_a_new_map_and_mark_old_results(window: Any) -> None:
+    _few_samples(window)
+    buttons = ("#stop", "#explain-png")
+    # Another number of samples is work to be stopped, until the page finds that it has no picture yet.
+    until(lambda: _can_be_pressed(window, *buttons) == [False, False], "nothing to stop or save")
+    click(window, "#sample-coffee")
+    _explained(window)
+    until(lambda: _can_be_pressed(window, *buttons) == [False, True], "the buttons")
+    assert "layer _blocks.10" in text(window, "#explain-pane")
+    open_tab(window, "Compare")
+    assert _can_be_pressed(window, "#compare-png") == [False]
+    _tick(window, "#methods", "Grad-CAM")
+    click(window, "#compare")
+    until(lambda: "1 method in" in text(window, "#status"), "the comparison")
+    assert not window.find_elements("css selector", "#compare-pane.eg-old")
+    box = window.find_element("css selector", "#layer input")
+    window.execute_script("arguments[0].scrollIntoView({block: 'center'})", box)
+    box.click()
+    options = until(lambda: window.find_elements("css selector", "#layer [role=option]"), "the layers")
+    chosen = next(one for one in options if "_blocks.5" in one.text)
+    chosen.click()
+    until(lambda: window.find_elements("css selector", "#compare-pane.eg-old"), "the mark")
+    open_tab(window, "Explain")
+    until(lambda: "layer _blocks.5" in text(window, "#explain-pane"), "the new map")
+    open_tab(window, "Compare")
+    click(window, "#compare")
+    until(lambda: not window.find_elements("css selector", "#compare-pane.eg-old"), "the new comparison")
+
+
 PASTE = """
 const [file] = arguments;
 const canvas = document.createElement('canvas');
@@ -202,7 +235,7 @@ canvas.toBlob((blob) => {
 def test_an_image_can_be_pasted(window: Any) -> None:
     window.execute_script(PASTE, "pasted.png")
     _explained(window)
-    assert "pasted.png" in text(window, "#seen")
+    assert "pasted.png" in text(window, "#explain-pane figcaption")
 
 
 def test_two_tabs_do_not_mix(window: Any, running: Running, tmp_path: Path) -> None:
@@ -217,7 +250,7 @@ def test_two_tabs_do_not_mix(window: Any, running: Running, tmp_path: Path) -> N
     assert "cat" in _explained(window)
     window.switch_to.window(second)
     assert "cat" not in _explained(window)
-    assert "rocket" in text(window, "#seen")
+    assert "rocket" in text(window, "#explain-pane figcaption")
     window.close()
     window.switch_to.window(first)
     assert "cat" in text(window, "#explain-pane h3")
@@ -235,7 +268,6 @@ def test_with_the_keyboard_alone(window: Any) -> None:
                 return active
         raise AssertionError(f"the keyboard never reached {check}")
 
-    reached = press_until("#stop")
     reached = press_until("#drop button")
     assert window.execute_script("return getComputedStyle(arguments[0]).outlineStyle", reached) == "solid"
     press_until("#sample-chelsea").send_keys(Keys.ENTER)
@@ -253,6 +285,8 @@ def test_on_a_phone_nothing_runs_over_the_side(running: Running, tmp_path: Path,
         until(lambda: "to begin" in text(window, "#status"), "the page")
         click(window, "#sample-chelsea")
         _explained(window)
+        place = "const {top, bottom} = document.querySelector('#explain-pane .eg-ours img').getBoundingClientRect();"
+        until(lambda: window.execute_script(f"{place} return top >= 0 && bottom <= innerHeight"), "the map in view")
         for tab in ("Compare", "Metrics", "Saturation", "Explain"):
             open_tab(window, tab)
             wide = window.execute_script(

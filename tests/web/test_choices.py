@@ -28,6 +28,8 @@ def _checked(**changes: Any) -> Choices:
 
 def test_good_choices_pass_and_a_method_counts_once() -> None:
     assert _checked() == Choices(1, "3", ("grad-cam", "layer-cam"), 8, "black")
+    assert _checked(layer="usual").options(SHARED)["layer"] is None
+    assert _checked().options(SHARED)["layer"] == "3"
     assert _checked(target="2", samples=4.0, methods="cam") == Choices(2, "3", ("cam",), 4, "black")
 
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.evaluation.table import Row
+from egcam.evaluation.score import Score
 from egcam.web import downloads
 from egcam.web.choices import Choices
-from egcam.web.session import explain, look, measure, saturate
+from egcam.web.session import explain, measure, open_photo, saturate
 from egcam.web.shared_model import share
 from support.tiny_page import picture, tiny_classifier
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHARED = share(tiny_classifier())
 CHOICES = Choices(1, "3", ("grad-cam", "layer-cam"), 4)
-PHOTO = look(SHARED, picture(7), "../my photo.png")
+PHOTO = open_photo(SHARED, picture(7), "../my photo.png")
 RESULTS = tuple(explain(SHARED, PHOTO, CHOICES, method, lambda _: None) for method in CHOICES.methods)
 DOG = PHOTO.prediction(1)
 
@@ -70,7 +70,7 @@ def test_scores_as_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["=1+1|cmd'.jpg", "+a.jpg", "-a.jpg", "@SUM(A1).jpg"])
 def test_scores_hold_no_formulas_and_numbers_stay_numbers(tmp_path: Path, name: str) -> None:
-    scored = Row(0, "=method", "-metric", -0.25, 1.5)
+    scored = Score("", 0, "=method", "-metric", -0.25, 1.5)
     with downloads.scores_file(tmp_path, replace(PHOTO, name=name), {"=method": [scored]}).open(newline="") as text:
         _, line = csv.reader(text)
     assert line[:5] == [f"'{name}", "'=method", "'-metric", "-0.25", "1.5"]

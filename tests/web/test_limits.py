@@ -79,7 +79,7 @@ def test_a_file_that_is_cut_short_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large_or_empty(tmp_path: Path) -> None:
-    told = _refused(tmp_path, encoded(PIXELS) + bytes(2_000_000), "photo.png", Limits(megabytes=1.5))
+    told = _refused(tmp_path, encoded(PIXELS) + bytes(2 * 2**20), "photo.png", Limits(megabytes=1.5))
     assert told == "“photo.png” has 2.0 megabytes, and the limit is 1.5: save it smaller"
     assert "is empty" in _refused(tmp_path, b"", "photo.png")
 

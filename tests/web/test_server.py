@@ -23,6 +23,7 @@ from egcam.web.limits import Limits
 from egcam.web.server import Running, serve
 from support.page_process import command
 from support.page_visitor import API, EXPLAIN, Visitor
+from support.small_models import METHODS
 from support.tiny_page import CLASSES, bomb, encoded, picture, tiny_classifier
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
@@ -47,17 +48,17 @@ def _right_map(seed: int, target: int | None, samples: int = 4, method: str = "e
     classifier = tiny_classifier()
     images = classifier.preprocess(picture(seed))[None]
     taken = {"samples": samples} if "samples" in egcam.attribution.registry.takes(method) else {}
-    return egcam.explain(classifier.model, images, method, target, layer="4", **taken).maps[0].numpy()
+    return egcam.explain(classifier.model, images, method, target, **taken).maps[0].numpy()
 
 
 def test_an_upload_is_explained_and_the_map_is_right(visitor: Visitor) -> None:
     shown = visitor.open(encoded(picture(1)), "one.png")
     assert "Expected Grad-CAM for" in shown[0]
-    assert 'alt="Expected Grad-CAM for' in shown[6]
+    assert 'alt="Expected Grad-CAM for' in shown[5]
     np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(1, None))
 
 
-@pytest.mark.parametrize(("method", "passes"), [("expected-grad-cam", 33), ("integrated-grad-cam", 52)])
+@pytest.mark.parametrize(("method", "passes"), [("expected-grad-cam", 1 + 32), ("integrated-grad-cam", 52)])
 def test_unless_told_otherwise_the_page_does_as_egcam_explain(visitor: Visitor, method: str, passes: int) -> None:
     samples, reference = visitor.component("samples")["value"], visitor.component("reference")["value"]
     visitor.open(encoded(picture(1)), "one.png", (method, None, samples, reference))
@@ -264,7 +265,7 @@ def test_requests_with_too_few_values_or_too_large_ones_do_no_harm(visitor: Visi
 
 def test_work_of_an_earlier_turn_is_not_done(visitor: Visitor) -> None:
     visitor.open(encoded(picture(7)), "seven.png")
-    _, ticket = visitor.at_once("begin_explain", [None])
+    _, ticket, _ = visitor.at_once("begin_explain", [None])
     visitor.at_once("stop", [None])
     shown = Visitor.outputs(visitor.queued("explain", [ticket, None, None, 1, *visitor.filled(EXPLAIN)]))
     assert "Stopped" in shown[0]
@@ -281,7 +282,7 @@ def test_stop_ends_running_work_soon() -> None:
         is_inside.set()
         assert may_leave.wait(60)
 
-    methods = [name for name in egcam.methods() if name != "cam"]
+    methods = [name for name in METHODS if name != "cam"]
     with serve(classifier) as page, ThreadPoolExecutor(1) as pool:
         visitor, other = Visitor(page.url), Visitor(page.url)
         other.session = visitor.session

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 import egcam
@@ -17,7 +18,7 @@ from egcam.metrics import insertion, sparseness
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 from egcam.web.choices import Choices
-from egcam.web.session import METRICS, explain, look, measure, saturate
+from egcam.web.session import METRICS, explain, measure, open_photo, saturate
 from egcam.web.shared_model import SharedModel, share
 from support.tiny_page import CLASSES, picture, tiny_classifier
 
@@ -46,7 +47,7 @@ def test_the_layers_that_can_be_chosen_are_the_networks_own(shared: SharedModel)
         "3": (8, 16, 16),
         "4": (8, 16, 16),
     }
-    assert shared.layer == "4"
+    assert shared.layer == "usual"
     assert shared.classes == ("cat", "dog", "bird")
 
 
@@ -68,7 +69,7 @@ def test_a_layer_given_on_the_command_line_can_be_inside_a_block_but_must_exist(
 
 def test_the_top_classes_are_the_softmax_of_the_logits(shared: SharedModel) -> None:
     image = picture(1)
-    photo = look(shared, image, "one")
+    photo = open_photo(shared, image, "one")
     with torch.inference_mode():
         chances = shared.classifier.model(shared.classifier.preprocess(image)[None])[0].softmax(0)
     assert [one.index for one in photo.predictions] == chances.argsort(descending=True).tolist()
@@ -82,7 +83,7 @@ def test_the_top_classes_are_the_softmax_of_the_logits(shared: SharedModel) -> N
 def test_of_a_large_photograph_only_a_small_picture_is_kept(shared: SharedModel) -> None:
     image = picture(1, (3000, 2000))
     before = image.tobytes()
-    photo = look(shared, image, "large")
+    photo = open_photo(shared, image, "large")
     assert photo.seen.size == (640, 640)
     assert image.tobytes() == before
     assert_close(photo.images[0], shared.classifier.preprocess(image))
@@ -91,7 +92,7 @@ def test_of_a_large_photograph_only_a_small_picture_is_kept(shared: SharedModel)
 @pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "integrated-grad-cam", "score-cam", "smooth-grad"])
 @pytest.mark.parametrize("target", [0, 2])
 def test_the_map_is_that_of_explain(shared: SharedModel, method: str, target: int) -> None:
-    photo = look(shared, picture(2), "two")
+    photo = open_photo(shared, picture(2), "two")
     found = explain(shared, photo, _choices(target, "3"), method, _silent).explanation
     options = {"layer": "3", "samples": 6, "seed": 0, "classes": CLASSES}
     if method == "integrated-grad-cam":
@@ -103,8 +104,23 @@ def test_the_map_is_that_of_explain(shared: SharedModel, method: str, target: in
     assert found.targets.tolist() == [target]
 
 
+def test_unless_one_is_chosen_each_method_has_its_own_layer() -> None:
+    torch.manual_seed(0)
+    first = (nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Sigmoid(), nn.MaxPool2d(2))
+    net = nn.Sequential(*first, nn.Conv2d(6, 8, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(8 * 8 * 8, 3))
+    nn.init.uniform_(net[-1].weight)
+    shared = share(replace(tiny_classifier(), model=net.eval()))
+    photo = open_photo(shared, picture(2), "two")
+    layers = {
+        method: explain(shared, photo, _choices(layer="usual"), method, _silent).explanation.layer
+        for method in ("grad-cam", "expected-grad-cam")
+    }
+    assert layers == {"grad-cam": "4", "expected-grad-cam": "1"}
+    assert saturate(shared, photo, _choices(layer="usual"), _silent).layer == "4"
+
+
 def test_class_reference_and_samples_matter(shared: SharedModel) -> None:
-    photo = look(shared, picture(3), "three")
+    photo = open_photo(shared, picture(3), "three")
     base = _choices(layer="1")
     usual = explain(shared, photo, base, "expected-grad-cam", _silent).explanation.maps
     for change in ({"target": 1}, {"layer": "2"}, {"reference": "white"}, {"samples": 3}):
@@ -114,7 +130,7 @@ def test_class_reference_and_samples_matter(shared: SharedModel) -> None:
 
 
 def test_visitors_at_once_get_their_own_maps(shared: SharedModel) -> None:
-    photos = [look(shared, picture(seed), str(seed)) for seed in range(6)]
+    photos = [open_photo(shared, picture(seed), str(seed)) for seed in range(6)]
     wanted = [(photo, target) for photo in photos for target in range(3)]
 
     def one(case: tuple[object, int]) -> np.ndarray:
@@ -148,12 +164,12 @@ def test_the_network_is_used_by_one_at_a_time(shared: SharedModel) -> None:
     model.register_forward_pre_hook(enter)
     model.register_forward_hook(leave)
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda seed: look(shared, picture(seed), "x"), range(12)))
+        list(pool.map(lambda seed: open_photo(shared, picture(seed), "x"), range(12)))
     assert most == 1
 
 
 def test_metrics_are_those_of_the_library(shared: SharedModel) -> None:
-    photo = look(shared, picture(4), "four")
+    photo = open_photo(shared, picture(4), "four")
     rows = measure(shared, photo, _choices(1), "grad-cam", _silent)
     assert tuple(row.metric for row in rows) == METRICS
     maps = explain(shared, photo, _choices(1), "grad-cam", _silent).explanation.heatmaps
@@ -165,7 +181,7 @@ def test_metrics_are_those_of_the_library(shared: SharedModel) -> None:
 
 
 def test_saturation_is_that_of_the_library(shared: SharedModel) -> None:
-    photo = look(shared, picture(5), "five")
+    photo = open_photo(shared, picture(5), "five")
     heard: list[float] = []
     found = saturate(shared, photo, _choices(1), heard.append)
     right = egcam.saturation(shared.classifier.model, photo.images, "4", 15, 1, black=-1.0)

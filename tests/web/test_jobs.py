@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from egcam.web.running import Stopped, Turn, shares
+from egcam.web.jobs import Stopped, Turn, Waiting, shares
 
 
 def _follow(running: Generator[float, None, Any]) -> tuple[list[float], Any]:
@@ -80,3 +80,33 @@ def _wait_for_threads() -> None:
         if thread.name.endswith("(_run)"):
             thread.join(10)
             assert not thread.is_alive()
+
+
+def test_a_turn_is_busy_until_its_own_work_ends():
+    turn = Turn()
+    assert not turn.is_busy
+    turn.next()
+    turn.next()
+    turn.end(1)
+    assert turn.is_busy
+    turn.end("nonsense")
+    turn.end(99)
+    assert not turn.is_busy
+    turn.next()
+    assert turn.is_busy
+
+
+def test_the_place_in_the_queue_counts_each_visitor_once():
+    waiting, visitors = Waiting(), [Turn() for _ in range(3)]
+    for turn in visitors:
+        turn.next()
+    assert [waiting.enter(turn) for turn in visitors] == [0, 1, 2]
+    visitors[0].next()
+    assert waiting.enter(visitors[0]) == 2
+    # The end of what a newer turn has replaced does not count.
+    waiting.leave(visitors[0], 1)
+    other = Turn()
+    assert waiting.enter(other) == 3
+    waiting.leave(visitors[0], 2)
+    waiting.leave(visitors[1])
+    assert waiting.enter(Turn()) == 2

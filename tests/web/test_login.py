@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from egcam.errors import InputError
-from egcam.web.door import WRONG_PER_MINUTE, Answer, Door
+from egcam.web.login import WRONG_PER_MINUTE, Answer, Login
 from egcam.web.server import Running, serve
 from support.page_process import command
 from support.page_visitor import API, Visitor
@@ -119,15 +119,15 @@ def test_a_form_without_end_is_not_read() -> None:
 
 def test_guesses_are_limited_and_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("egcam.web.door.time.monotonic", lambda: now)
-    door = Door("sesame")
-    assert {door.try_password(str(number)) for number in range(WRONG_PER_MINUTE)} == {Answer.WRONG}
+    monkeypatch.setattr("egcam.web.login.time.monotonic", lambda: now)
+    login = Login("sesame")
+    assert {login.try_password(str(number)) for number in range(WRONG_PER_MINUTE)} == {Answer.WRONG}
     # Else the answer to a guess too many would still tell.
-    assert door.try_password("sesame") is Answer.LATER
-    assert not door.knows({b"authorization": b"Basic OnNlc2FtZQ=="})
-    assert door.knows({b"cookie": door.cookie.partition(";")[0].encode()})
+    assert login.try_password("sesame") is Answer.LATER
+    assert not login.accepts({b"authorization": b"Basic OnNlc2FtZQ=="})
+    assert login.accepts({b"cookie": login.cookie.partition(";")[0].encode()})
     now += 61
-    assert door.try_password("sesame") is Answer.RIGHT
+    assert login.try_password("sesame") is Answer.RIGHT
 
 
 def test_the_comparison_takes_the_same_time_for_every_guess(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,19 +138,19 @@ def test_the_comparison_takes_the_same_time_for_every_guess(monkeypatch: pytest.
         compared.append((one, other))
         return hmac.compare_digest(one, other)
 
-    door = Door("sesame")
-    monkeypatch.setattr("egcam.web.door.hmac", SimpleNamespace(compare_digest=noted))
+    login = Login("sesame")
+    monkeypatch.setattr("egcam.web.login.hmac", SimpleNamespace(compare_digest=noted))
     for guess in ("", "s", "sesame", "x" * 1000):
-        door.try_password(guess)
+        login.try_password(guess)
     assert [len(part) for pair in compared for part in pair] == [32] * 8
 
 
 def test_every_door_has_a_cookie_of_its_own() -> None:
-    one, other = Door("sesame"), Door("sesame")
-    assert not other.knows({b"cookie": one.cookie.partition(";")[0].encode()})
-    both = b"; ".join(door.cookie.partition(";")[0].encode() for door in (one, other))
-    assert one.knows({b"cookie": both})
-    assert other.knows({b"cookie": both})
+    one, other = Login("sesame"), Login("sesame")
+    assert not other.accepts({b"cookie": one.cookie.partition(";")[0].encode()})
+    both = b"; ".join(login.cookie.partition(";")[0].encode() for login in (one, other))
+    assert one.accepts({b"cookie": both})
+    assert other.accepts({b"cookie": both})
 
 
 def test_an_empty_password_is_refused() -> None:

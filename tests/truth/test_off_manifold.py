@@ -1,0 +1,56 @@
+"""How real path points are: against the formula, and in a case worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from egcam import truth
+from egcam.errors import InputError
+from support.networks import perceptron_head, pictures
+from support.small_models import Kept
+
+
+def test_formula() -> None:
+    network, images, references, real = perceptron_head(), pictures(2), pictures(2, seed=1), pictures(12, seed=2)
+    kept = Kept(network, images)
+    found = truth.off_manifold(network, images, "features", references, real, shares=(0.5,))
+    kept.check()
+    with torch.no_grad():
+        cells = {name: network.features(x).numpy() for name, x in
+                 {"here": images, "there": references, "known": real[0::2], "held": real[1::2],
+                  "between": (images + references) / 2}.items()}  # fmt: skip
+    pooled = {name: value.mean((2, 3)) for name, value in cells.items()}
+    spread = np.cov(pooled["known"].T)
+    inverse = np.linalg.inv(spread + 0.1 * np.trace(spread) / 4 * np.eye(4))
+
+    def distance(rows: np.ndarray) -> float:
+        away = rows - pooled["known"].mean(0)
+        return float(np.sqrt(np.einsum("nk,kl,nl->n", away, inverse, away) / 4).mean())
+
+    latent, image = found.by_path["latent"][0], found.by_path["image"][0]
+    mixed = (cells["here"] + cells["there"]) / 2
+    assert latent.distance == pytest.approx(distance(mixed.mean((2, 3))) / distance(pooled["held"]))
+    assert image.distance == pytest.approx(distance(pooled["between"]) / distance(pooled["held"]))
+    assert latent.active == pytest.approx((mixed > 0).mean())
+    assert found.real.active == pytest.approx((cells["held"] > 0).mean())
+
+
+def test_a_mixture_of_two_is_denser_than_either() -> None:
+    layer = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.ReLU())
+    layer[0].weight.data[:] = torch.tensor([1.0, -1.0]).reshape(2, 1, 1, 1)  # one of the two is active for any pixel
+    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(8, 2))
+    ones = torch.ones(1, 1, 2, 2)
+    found = truth.off_manifold(network, ones, "0", -ones, torch.randn(6, 1, 2, 2), shares=(0.0, 0.5, 1.0))
+    assert [one.active for one in found.by_path["latent"]] == [0.5, 1.0, 0.5]
+    assert [one.active for one in found.by_path["image"]] == [0.5, 0.0, 0.5]
+
+
+def test_what_is_refused() -> None:
+    network, images = perceptron_head(), pictures(2)
+    with pytest.raises(InputError, match="at least four"):
+        truth.off_manifold(network, images, "features", images, images)
+    with pytest.raises(InputError, match="all alike"):
+        truth.off_manifold(network, images, "features", images, images[:1].repeat(4, 1, 1, 1))
