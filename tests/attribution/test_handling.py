@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import egcam
 from egcam import Explanation
-from egcam.attribution.checksums import checksum_of_weights
 from egcam.attribution.regions import boxes_around
 from egcam.drawing.palette import signed_colors
 from egcam.errors import InputError, InputWarning
 from egcam.models.preprocessing import FlippedPreprocessing, Preprocessing
+from egcam.models.weight_checksum import weights_of
 from support.small_models import pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -296,7 +296,7 @@ def test_files_say_which_weights_and_images_they_are_of(tmp_path: Path) -> None:
     cam = egcam.HiResCAM(net, "conv2", signed=True)
     found = cam(images, 0)
     facts = json.loads((found.save(tmp_path / "a", pictures=False) / "explanation.json").read_text())
-    assert facts["weights_checksum"] == checksum_of_weights(small_net()) == found.weights_checksum
+    assert facts["weights_checksum"] == weights_of(small_net()).checksum == found.weights_checksum
     assert len(set(facts["image_checksums"])) == 2
     loaded = Explanation.load(tmp_path / "a")
     assert list(loaded.image_checksums or ()) == facts["image_checksums"]

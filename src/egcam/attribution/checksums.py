@@ -1,45 +1,16 @@
-"""Short checksums of what was explained, and of what explained it, so that a saved map can be traced back to both."""
+"""Short checksums of the images that were explained, so that a saved map can be traced back to them."""
 
 from __future__ import annotations
 
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from egcam.models.weight_checksum import CHECKSUM_DIGITS, bytes_of
 
 if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
-
-_LENGTH = 16  # hexadecimal digits
-_LOOKED_AT = 512  # numbers of each tensor
-
-
-def checksum_of_weights(model: nn.Module) -> str:
-    """The first digits of a sha256 of a model's parameters and buffers: names, shapes, dtypes and some numbers.
-
-    It is taken at every explanation, so of a large tensor evenly spread numbers are read, from 512 to 1023, and of a
-    smaller one all. A step of training changes nearly every number, and so the checksum; a few weights that are
-    written by hand it may miss.
-
-    Example:
-        >>> one, other = nn.Linear(2, 3), nn.Linear(2, 3)
-        >>> same = nn.Linear(2, 3)
-        >>> _ = same.load_state_dict(one.state_dict())
-        >>> [checksum_of_weights(each) == checksum_of_weights(one) for each in (same, other)]
-        [True, False]
-    """
-    found = sha256()
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        if not tensor.is_meta and tensor.layout == torch.strided:
-            flat = tensor.detach().reshape(-1)
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(flat[:: max(1, len(flat) // _LOOKED_AT)])
-    for parts in kinds.values():
-        # One copy from the device for all tensors of a kind.
-        found.update(_bytes(torch.cat(parts)))
-    return found.hexdigest()[:_LENGTH]
 
 
 def checksums_of_images(explanation: Explanation) -> tuple[str, ...] | None:
@@ -53,8 +24,4 @@ def checksums_of_images(explanation: Explanation) -> tuple[str, ...] | None:
 
 def _checksum(tensor: Tensor) -> str:
     kind = f"{tuple(tensor.shape)} {tensor.dtype};"
-    return sha256(kind.encode() + _bytes(tensor)).hexdigest()[:_LENGTH]
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return sha256(kind.encode() + bytes_of(tensor)).hexdigest()[:CHECKSUM_DIGITS]

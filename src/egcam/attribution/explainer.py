@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.checksums import checksum_of_weights
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.attribution.maps import Maps
 from egcam.attribution.options import is_whole
@@ -429,7 +428,7 @@ class Explainer(ABC):
             images=images,
             outputs=whole([task.outputs for task in tasks]),
             described=described,
-            weights_checksum=checksum_of_weights(self.model),
+            weights_checksum=tasks[0].probe.weights.checksum,
         )
 
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:

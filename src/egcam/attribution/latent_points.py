@@ -111,16 +111,13 @@ class LatentPoints(Evaluations):
 
     def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
         """One gradient and the mean of all samples' differences: what any number of points would give."""
-        means = [wide_enough(torch.zeros_like(tail.activations)) for tail in self.task.tails]
-        samples = range(self.plan.samples) if self.plan.difference != "none" else range(0)
         seen: list[AtReference] = []
-        for some in chunks(samples, max(1, self.at_once // len(own))):
-            repeated = own.repeat(len(some))
-            seen = self._network.at([self.references.draw(own, sample)[0] for sample in some], repeated)
-            for layer, mean in enumerate(means):
-                there = wide_enough(torch.stack([reference.activations[layer] for reference in seen]))
-                mean += there.reshape(len(some), *mean.shape).sum(0) / len(samples)
-            self._note_reference_scores(repeated, seen)
+        if self.plan.difference == "none":
+            means = [wide_enough(torch.zeros_like(tail.activations)) for tail in self.task.tails]
+        else:
+            drawn = [self.references.draw(own, sample)[0] for sample in range(self.plan.samples)]
+            means, seen = self._network.means(drawn, own, self.at_once)
+            self._note_reference_scores(own.repeat(self.plan.samples), seen)
         found = []
         for tail, mean in zip(self.task.tails, means, strict=True):
             there = seen[0].activations[0] if seen else tail.activations[0]
@@ -237,7 +234,7 @@ class _SeenReferences:
         self.task = task
         self.head: DenseHead | None = None
         self._with_further_inputs = bool(task.probe.extra.args or task.probe.extra.kwargs)
-        self._fingerprint = fingerprint(task.probe.model, [point.name for point in task.probe.points], task.images)
+        self._fingerprint = fingerprint(task.probe, task.images)
         self._of_this_call: dict[Hashable, AtReference] = task.memo.setdefault("references", {})
 
     def at(self, drawn: Sequence[Drawn], own: Tensor) -> list[AtReference]:
@@ -257,6 +254,31 @@ class _SeenReferences:
         known.update({keys[row]: reference for row, reference in fresh.items() if keys[row] is not None})
         self._keep({key: known[key] for key in first})
         return [fresh[row] if key is None else known[key] for row, key in enumerate(keys)]
+
+    def means(self, drawn: Sequence[Drawn], own: Tensor, at_once: int) -> tuple[list[Tensor], list[AtReference]]:
+        """At each layer the mean of each image's references, (n, …); and the references, as `at` gives them."""
+        per_turn = max(1, at_once // len(own))
+        seen = [one for some in chunks(drawn, per_turn) for one in self.at(some, own.repeat(len(some)))]
+        each = [
+            self._mean(self._keys([one.keys[row] for one in drawn], own[[row] * len(drawn)]), seen[row :: len(own)])
+            for row in range(len(own))
+        ]
+        return [torch.stack(layer) for layer in zip(*each, strict=True)], seen
+
+    def _mean(self, keys: list[Hashable], seen: Sequence[AtReference]) -> list[Tensor]:
+        """Of one image's references; kept where the next image is likely to have the same ones, in another order."""
+
+        def mean() -> list[Tensor]:
+            # In an order of their own, or the last bits would depend on whose turn it was first.
+            ordered = [one for _, one in sorted(zip(keys, seen, strict=True), key=lambda pair: repr(pair[0]))]
+            return [
+                wide_enough(torch.stack(layer)).mean(0)
+                for layer in zip(*(one.activations for one in ordered), strict=True)
+            ]
+
+        if all(map(self._lasts, keys)) and len(set(keys)) == len(keys):
+            return self.task.kept.means(self._fingerprint, frozenset(keys), mean)
+        return mean()
 
     def has_affine_tail(self, tail: Replay) -> bool:
         """Whether the explained logit, and so every class's, is an affine function of the layer's activations."""

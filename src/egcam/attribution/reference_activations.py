@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from egcam.models.capture import Probe
 
 _CPU_BUDGET = 256 * 2**20
-_LOOKED_AT = 64  # numbers of each weight that are looked at to see whether it changed behind torch's back
 
 Fingerprint: TypeAlias = tuple[Hashable, ...]
 
@@ -48,6 +49,7 @@ class ReferenceActivations:
         self._fingerprint: Fingerprint = ()
         self._kept: dict[Hashable, AtReference] = {}
         self._verdicts: dict[Hashable, bool] = {}
+        self._means: tuple[Hashable, list[Tensor]] = (None, [])
         self._bytes = 0
 
     def get(self, fingerprint: Fingerprint, keys: Sequence[Hashable]) -> dict[Hashable, AtReference]:
@@ -79,9 +81,23 @@ class ReferenceActivations:
             self._verdicts[question] = found
         return found
 
+    def means(
+        self, fingerprint: Fingerprint, keys: frozenset[Hashable], answer: Callable[[], list[Tensor]]
+    ) -> list[Tensor]:
+        """At each layer the mean of the references with these keys: what was answered last, if it was for them."""
+        with self._lock:
+            if fingerprint == self._fingerprint and self._means[0] == keys:
+                return self._means[1]
+        found = answer()
+        with self._lock:
+            self._begin(fingerprint)
+            self._means = (keys, found)
+        return found
+
     def _begin(self, fingerprint: Fingerprint) -> None:
         if fingerprint != self._fingerprint:
             self._fingerprint, self._kept, self._verdicts, self._bytes = fingerprint, {}, {}, 0
+            self._means = (None, [])
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -93,31 +109,18 @@ class ReferenceActivations:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def fingerprint(model: nn.Module, layers: Sequence[str], images: Tensor) -> Fingerprint:
+def fingerprint(probe: Probe, images: Tensor) -> Fingerprint:
     """What the activations of a reference depend on: layers, weights, buffers, hooks, image size, dtype, autocast.
 
     A weight is identified by its memory, its version and some of its numbers: an optimiser raises the version, writing
     through `.data` does not.
     """
-    state = [*model.parameters(), *model.buffers()]
-    marks = tuple((tensor.data_ptr(), tensor._version, tensor.dtype, tensor.device) for tensor in state)
     modules = tuple(
         (id(module), module.training, tuple(module._forward_hooks), tuple(module._forward_pre_hooks))
-        for module in model.modules()
+        for module in probe.model.modules()
     )
     device = images.device.type
     can_autocast = torch.amp.is_autocast_available(device)
     autocast = torch.get_autocast_dtype(device) if can_autocast and torch.is_autocast_enabled(device) else None
     image = (tuple(images.shape[1:]), images.dtype, images.device)
-    return (tuple(layers), image, autocast, marks, _some_numbers(state), modules)
-
-
-def _some_numbers(tensors: Sequence[Tensor]) -> tuple[bytes, ...]:
-    """Some evenly spread numbers of each tensor, in as few copies from the device as there are kinds of tensors."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        if not tensor.is_meta:
-            flat = tensor.detach().reshape(-1)
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(flat[:: max(1, len(flat) // _LOOKED_AT)])
-    joined = (torch.cat(parts).cpu() for parts in kinds.values())
-    return tuple(part.view(torch.uint8).numpy().tobytes() for part in joined)
+    return (tuple(point.name for point in probe.points), image, autocast, probe.weights, modules)

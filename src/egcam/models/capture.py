@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from egcam.models.nested import mapped_tensors, tensor_in
 from egcam.models.reading import Reader, Reshape
 from egcam.models.restore import add_hook
 from egcam.models.trace import Trace, dry_run
+from egcam.models.weight_checksum import Weights, weights_of
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ class Probe:
         self.reshape = reshape
         self.trace = self._dry_run if trace is None else trace
         self._reader = Reader(model, reshape)
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The model's weights, as they were when first asked for."""
+        return weights_of(self.model)
 
     def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> ForwardPass:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
