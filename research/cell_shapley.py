@@ -3,9 +3,10 @@
     EGCAM_DATA=… python research/cell_shapley.py networks.py:mobilenet_v2 features.13 --images 8 --out scores/
 
 The referee fills empty cells with the activations of images of part "reference"; what the maps are compared with are
-the package's photographs, or other images of that part, so no map shares its references with the referee. Explained
-are the predictions on images of part "confirm" (EGCAM_HALVES: what `research/halves.py` wrote). Writes one Parquet
-file with the correlation of each image and method.
+the package's photographs, or other images of that part, so no map shares its references with the referee. "another
+referee" is the same values with such other images and other orders of the cells: what even a perfect map with its own
+references can be expected to reach. Explained are the predictions on images of part "confirm" (EGCAM_HALVES: what
+`research/halves.py` wrote). Writes one Parquet file with the correlation of each image and method.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def explainers(model: torch.nn.Module, layer: str, data: Tensor) -> dict[str, eg
     found = {name: create(name, model, layer=layer, **SIGNED, **options) for name, options in METHODS.items()}
     for samples in (8, 12, 16, 32):
         found[f"expected-grad-cam, {samples}"] = egcam.ExpectedGradCAM(model, layer, samples=samples, **SIGNED)
-    for count in (16, 32):
+    for count in (16, 32, 64):
         own = egcam.ExpectedGradCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
         found[f"expected-grad-cam, data, {count}"] = own
     found["expected-grad-cam, times A"] = egcam.ExpectedGradCAM(model, layer, difference="none", **SIGNED)
@@ -65,13 +66,17 @@ def main() -> None:
     model = classifier.model
     images = pictures(classifier, "confirm", given.images)
     referee = pictures(classifier, "reference", given.references)
-    data = pictures(classifier, "reference", 32, begin=7)
+    data = torch.cat([pictures(classifier, "reference", 32, begin) for begin in (7, 3)])
     methods = explainers(model, given.layer, data)
     rows = []
     for number, image in enumerate(images):
         truth = egcam.truth.cell_shapley(model, image[None], given.layer, referee, given.permutations)
-        for name, explainer in methods.items():
-            agreement = egcam.truth.cell_agreement(explainer(image[None]).maps, truth)
+        maps = {name: explainer(image[None]).maps for name, explainer in methods.items()}
+        maps["another referee"] = egcam.truth.cell_shapley(
+            model, image[None], given.layer, data[: given.references], given.permutations, seed=1
+        )
+        for name, found in maps.items():
+            agreement = egcam.truth.cell_agreement(found, truth)
             values = {key: float(getattr(agreement, key)) for key in ("pearson", "rank", "cosine")}
             rows.append({"model": classifier.name, "layer": given.layer, "image": number, "method": name, **values})
         table = pandas.DataFrame(rows)

@@ -154,7 +154,9 @@ _SHAPLEY = """\
 Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The referee's
 references are 32 images of the data that no map has seen. The maps' references are the package's photographs, or, where
-the name says so, other images of the data. The last number of a name is that of its samples.
+the name says so, other images of the data. The last number of a name is that of its samples. "Another referee" is the
+same values with 32 such other images and other orders of the cells: how far the truth itself is known, and so about
+what a map with references of its own can reach.
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures

@@ -1,6 +1,9 @@
 """Keep the scores of studies and of `egcam truth` beside the page they are behind, one small Parquet file for each.
 
 python research/scores_of.py results/confirm-usual results/confirm-same       # writes research/scores/NAME.parquet
+
+Scores of other images of the same study that are kept already stay (`research/halves.py --without` leaves such images
+out of a further run); those of a study whose methods or networks have changed must be removed first.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ KEPT = ["model", "method", "name", "metric", "value"]
 
 def of_study(folder: str) -> pandas.DataFrame:
     table = Results.of(folder).frame[KEPT].rename(columns={"name": "image"})
+    before = SCORES / f"{Path(folder).name}.parquet"
+    if before.exists():
+        table = pandas.concat([pandas.read_parquet(before), table])
+        table = table.drop_duplicates(["model", "method", "image", "metric"], keep="last")
     for column in ("model", "method", "image", "metric"):
         table[column] = table[column].astype("category")
     table["value"] = table["value"].astype("float32")
