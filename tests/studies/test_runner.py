@@ -181,6 +181,20 @@ def test_what_the_data_lack_is_said_before_the_work(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_second_class_is_explained_where_a_study_asks_for_it(folder, whole, tmp_path):
+    text = STUDY.replace('title = "A study for tests"', 'target = "second"')
+    second = run_study(write_study(tmp_path, text=text), tmp_path / "out", engine=InProcess())
+    frame = second.frame.drop_duplicates(["model", "name"])
+    assert len(frame) == 10
+    for row in frame.itertuples():
+        classifier = load(next(one.name for one in second.study.models if one.label == row.model))
+        image = classifier.preprocess(read_image(folder / "photos" / row.name))[None]
+        best = classifier.model(image)[0].topk(2).indices.tolist()
+        assert [row.prediction, row.target] == best
+    values = [set(one.frame.value) for one in (second, whole)]
+    assert values[0] != values[1]
+
+
 def test_a_layer_that_is_not_there_is_refused_before_the_work(tmp_path):
     file = write_study(tmp_path, text=STUDY.replace('layer = "1"', 'layer = "nolayer"'))
     with pytest.raises(StudyError, match=r"the model b: .*nolayer"):

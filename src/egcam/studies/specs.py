@@ -91,7 +91,7 @@ def _some(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Options: TypeAlias = Mapping[str, Any]
-Aim: TypeAlias = Literal["prediction", "label"]
+Aim: TypeAlias = Literal["prediction", "second", "label"]
 Kept: TypeAlias = Literal["examples", "all", "none"]
 Text: TypeAlias = Annotated[str, Field(pattern=r"\S"), _must_be("a text in quotes")]
 Place: TypeAlias = Annotated[Text, AfterValidator(_placed)]
@@ -242,7 +242,7 @@ class Study(Outline, RunSpec):
         methods: what explains.
         metrics: what scores.
         reference: what Expected Grad-CAM compares with.
-        target: explain the prediction or the image's label.
+        target: explain the prediction, the class with the second highest score, or the image's label.
         protocol: "paper" or "default", for metrics with conventions of either.
         seed: of methods and metrics.
 

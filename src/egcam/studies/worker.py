@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from egcam.attribution import registry
+from egcam.errors import TargetError
 from egcam.evaluation.evaluate import measure
 from egcam.evaluation.failures import Failure, fault_of
 from egcam.metrics.case import Case
@@ -188,9 +189,13 @@ class UnitWorker:
         images = image[None].to(network.classifier.device)
         with torch.no_grad():
             outputs = class_scores(network.classifier.model(images.clone()), 1)
-        prediction = int(by_class(outputs, network.classifier.classes).argmax(1))
-        target = prediction
-        if self.study.target == "label":
+        first, *others = by_class(outputs, network.classifier.classes)[0].argsort(descending=True, stable=True).tolist()
+        target = prediction = first
+        if self.study.target == "second":
+            if not others:
+                raise TargetError("the network has one class, so there is no second one; use target = 'prediction'")
+            target = others[0]
+        elif self.study.target == "label":
             assert picture.label is not None
             target = picture.label
         masks = None if mask is None else mask[None].to(images.device)
