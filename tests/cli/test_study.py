@@ -159,7 +159,7 @@ def test_results_that_would_be_gone_at_once_are_refused(tmp_path, monkeypatch, b
     monkeypatch.chdir(tmp_path)
     result = run(*before, "memory://somewhere")
     assert result.exit_code == 2
-    assert "memory://somewhere would be gone when this command ends" in result.stderr
+    assert "memory://somewhere would be lost when this command ends" in result.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 4), (errno.EDQUOT, 4), (errno.EACCES, 2)])

@@ -26,7 +26,7 @@ from egcam.progress import Progress, piece_of
 DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA, NO_SPACE, STOPPED = 0, 1, 2, 3, 4, 130
 EXIT_CODES = (
     "Exit codes: 0 all done; 1 some images failed, the others are done; "
-    "2 wrong use (unknown model, method, layer, class, …); 3 an extra is not installed; 4 the disk is full; "
+    "2 wrong usage (unknown model, method, layer, class, …); 3 an extra is not installed; 4 the disk is full; "
     "130 stopped."
 )
 

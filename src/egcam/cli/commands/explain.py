@@ -39,8 +39,8 @@ def explain(
 ) -> int:
     """Explain images: an overlay, a heat map and the numbers for each.
 
-    Each image gets a folder below --out with overlay.png, heatmap.png, explanation.npz and explanation.json. An image
-    that cannot be read is named, and the others are still done.
+    Each image gets a folder below --out with overlay.png, heatmap.png, explanation.npz and explanation.json. Images
+    that cannot be read are reported and skipped.
     """
     from egcam.cli.inputs import check_folder, check_method, read_reshape, read_target
     from egcam.cli.output import Explained, own_folder, print_table
