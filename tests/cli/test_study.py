@@ -194,7 +194,7 @@ def test_a_wrong_study_file(tmp_path):
     file = write_study(tmp_path, text=STUDY.replace("[data]", "[dta]"))
     result = run("run", file, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "dta is not a key that is known; did you mean 'data'" in result.stderr
+    assert "dta is not a known key; did you mean 'data'" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

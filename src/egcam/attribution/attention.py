@@ -24,7 +24,7 @@ from egcam.models.trace import Call, Trace
 
 _INSTEAD = "class activation maps such as 'grad-cam' explain such a network"
 _COMPUTED_ANEW = (
-    "the explained score does not depend on all of the network's attention, or some of it is computed anew on the way "
+    "the explained score does not depend on all of the network's attention, or some of it is recomputed on the way "
     f"back: switch gradient checkpointing off, else {_INSTEAD}"
 )
 
@@ -138,11 +138,11 @@ def _by_image(attention: Attention, images: int) -> Attention | None:
 class AttentionRollout(_FromAttention):
     """Attention rollout (Abnar and Zuidema, 2020): R_l = (mean_heads(A_l) R_(l-1) + R_(l-1)) / 2.
 
-    It knows nothing of the class: all classes of an image have the same map.
+    The map does not depend on the class.
 
     Args:
         model: a transformer whose attention is between all tokens of the image.
-        common: the options all explainers take; `reshape=(height, width)` says the grid.
+        common: the options all explainers take; `reshape=(height, width)` sets the grid.
     """
 
     def _run(self, task: Task) -> None:
@@ -167,7 +167,7 @@ class AttentionRelevance(_FromAttention):
 
     Args:
         model: a transformer whose attention is between all tokens of the image.
-        common: the options all explainers take; `reshape=(height, width)` says the grid.
+        common: the options all explainers take; `reshape=(height, width)` sets the grid.
     """
 
     def _run(self, task: Task) -> None:

@@ -192,7 +192,7 @@ def ended_by_signals() -> Iterator[None]:
             if came.count(number) > 2:
                 os._exit(STOPPED)
             # Not by print, which may be in the midst of something.
-            os.write(2, b"egcam: saving what is done; once more ends it at once\n")
+            os.write(2, b"egcam: saving finished work; press again to end at once\n")
 
     for number in heard:
         signal.signal(number, end)

@@ -62,7 +62,7 @@ class Table:
         return _frame([row for row in self.rows if row.cause is not None], "cause")
 
     def values(self, method: str, metric: str) -> Values:
-        """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
+        """(N,) the scores of a method by a metric, NaN for missing ones, in the order of the images."""
         return self._scores.get((method, metric), np.array([]))
 
     @cached_property

@@ -95,7 +95,7 @@ class FaithfulnessEstimate(Metric):
         groups, count = relevance_ranks(maps) // step, steps_of(step, maps[0].numel())
         if count < 2:
             every = torch.ones(len(images), dtype=torch.bool)
-            case.undefined(every, f"one group: {step} pixels in a step are the whole image")
+            case.undefined(every, f"one group: a step of {step} pixels is the whole image")
         scorer, counts = case.scorer(self.score), torch.full((len(images),), count, device=images.device)
         end = replacement(self.baseline, images)
         drops = scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative=False)

@@ -28,9 +28,9 @@ class Shared:
 
 
 def shared(value: Any) -> Any:
-    """Say of a further input of the model that all images have it in common, however many rows it has.
+    """Mark an additional input of the model as shared by all images, however many rows it has.
 
-    Without it, a tensor with as many rows as there are images is taken to hold one row for each image.
+    Without this, a tensor with as many rows as images is taken to have one row per image.
 
     Args:
         value: a tensor, or a tuple, list or dict with tensors in it.

@@ -124,7 +124,7 @@ def _no_class_scores(output: Tensor, count: int) -> ModelError:
         )
     if output.ndim == 0:
         return ModelError(
-            f"{said}one number for all images cannot be told apart by image: pass a callable target, and "
+            f"{said}one number for all images cannot be split by image: pass a callable target, and "
             "a model that returns one for each"
         )
     if output.ndim == 1:

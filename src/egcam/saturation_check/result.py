@@ -23,7 +23,7 @@ class Saturation:
 
     Attributes:
         alphas: (S,) the values of a, rising from 0 to 1.
-        cosine: (N, S) the cosine similarity of the layer's embedding to that of the full image.
+        cosine: (N, S) the cosine similarity of the layer's output to its output for the full image.
         logit: (N, S) the label's logit.
         probability: (N, S) the label's softmax score.
         gradient: (N, S) the length of the gradient of the logit at the layer.

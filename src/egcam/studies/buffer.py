@@ -88,7 +88,7 @@ class Saver:
         if not error.may_pass or now - self._failing_since >= GIVEN_UP_AFTER:
             raise error
         if self._tries == 0:
-            told = f"{error}; the work goes on, and writing is tried again for {GIVEN_UP_AFTER / 60:.0f} minutes"
+            told = f"{error}; work continues, and writing is retried for {GIVEN_UP_AFTER / 60:.0f} minutes"
             warnings.warn(told, StoreWarning, stacklevel=2)
         self._again_at = now + min(_LONGEST_PAUSE, 2.0**self._tries)
         self._tries += 1

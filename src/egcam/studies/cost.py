@@ -149,11 +149,11 @@ _UNIT_BYTES, _SCORE_BYTES, _CURVE_BYTES, _PIXEL_BYTES = 60, 18, 200, 4
 
 
 def estimate(study: Study | str | Path, limit: int | None = None) -> Estimate:
-    """Count the passes of a study and, after some short probes of each model, say how long they take.
+    """Count the passes of a study and estimate how long they take, from short probes of each model.
 
-    A probe passes a few blank images through a model with the study's threads; the median of five counts, and the
-    fastest and slowest say how far to trust it. Backward passes, tails behind the layer and reading images come on
-    top, so expect somewhat more.
+    A probe passes a few blank images through a model with the study's threads. The estimate uses the median of five;
+    the fastest and slowest show how reliable it is. Backward passes, tails after the layer and reading images are not
+    included, so expect somewhat more.
 
     Args:
         study: a study or its TOML file.

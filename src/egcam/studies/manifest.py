@@ -33,7 +33,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-_HELP = "restore it, or delete it, and the same run makes it anew for the parts that are there"
+_HELP = "restore it, or delete it and run the study again, which recreates it for the existing parts"
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ class Store:
 
         found = self._map(read, self._part_names())
         faults = [one for one in found if isinstance(one, str)]
-        self._warn("damaged parts were left out, their units count as not done", faults)
+        self._warn("damaged parts were left out; their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
         nothing = parquet.decode(parquet.encode((), self.manifest.identity), identities, wanted, self.folder)
         table = self._numbered(pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))]))

@@ -65,7 +65,7 @@ def read_annotations(path: Path) -> list[Annotation]:
 
 def _merged(first: Annotation, second: Annotation, path: Path) -> Annotation:
     if (first.label, first.wnid, first.part) != (second.label, second.wnid, second.part):
-        raise DataError(f"{path} says two different things of {first.file}: {first.label} and {second.label}")
+        raise DataError(f"{path} has conflicting entries for {first.file}: {first.label} and {second.label}")
     return Annotation(first.file, first.label, first.wnid, first.boxes + second.boxes, first.mask, first.part)
 
 
