@@ -131,7 +131,7 @@ def _by_image(attention: Attention, images: int) -> Attention | None:
 @register(
     "attention-rollout",
     label="Attention rollout",
-    summary="for transformers: how attention carries patches to the output, whatever the class",
+    summary="for transformers: attention traced from the patches to the output, whatever the class",
     group="attention",
     line=("black", "--", "v"),
 )
@@ -158,7 +158,7 @@ class AttentionRollout(_FromAttention):
 @register(
     "attention-relevance",
     label="Attention relevance",
-    summary="for transformers: attention that raises the class score, carried from the patches to the output",
+    summary="for transformers: attention that raises the class score, traced from the patches to the output",
     group="attention",
     line=("black", "-.", "^"),
 )

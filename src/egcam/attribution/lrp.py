@@ -20,7 +20,7 @@ from egcam.models.shadow import separate_copy
 @register(
     "lrp",
     label="LRP",
-    summary="the class score handed back layer by layer to the pixels, by zennit's rules (extra: peers)",
+    summary="the class score propagated back layer by layer to the pixels, by zennit's rules (extra: peers)",
     group="input",
     cost=4,
     line=("blue", "-.", "H"),

@@ -23,7 +23,7 @@ from egcam.rng import generator
 @register(
     "rise",
     label="RISE",
-    summary="random masks averaged, each weighted by the class score of the image behind it; slow",
+    summary="random masks averaged, each weighted by the class score of the image seen through it; slow",
     group="input",
     cost=500,
     line=("black", ":", "*"),

@@ -59,12 +59,12 @@ class Case:
         target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         masks: (N, H, W) masks of the objects.
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers.
-        maker: makes that explainer for another model, where that is known.
+        maker: makes that explainer for another model, if known.
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
-        logits: (N, classes) the model's output for the images, where it is known: then they are not passed again.
-        inputs: further positional inputs of the model: tensors with N rows go with the images row by row, what all have
-            in common is `egcam.shared(…)`.
-        keywords: further keyword inputs of the model, treated alike.
+        logits: (N, classes) the model's output for the images, if known: then they are not passed again.
+        inputs: additional positional inputs of the model: tensors with N rows go with the images row by row; pass what
+            all images share as `egcam.shared(…)`.
+        keywords: additional keyword inputs of the model, treated alike.
         classes: the class names, for targets by name; None are those of the model, or of the explanation.
         dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the explanation,
             explainer or model.

@@ -34,9 +34,9 @@ class Classifier:
 
     Args:
         model: the network, in eval mode.
-        name: how it was asked for.
+        name: the name it was loaded by.
         classes: the class names in the order of the outputs; None when unknown.
-        preprocessing: how the network wants its images.
+        preprocessing: how images are prepared for the network.
         layer: the layer to explain; None lets egcam find it.
     """
 
@@ -79,19 +79,19 @@ class Classifier:
         progress: Progress | None = None,
         **options: Any,
     ) -> Explanation:
-        """Explain a photograph: prepared as the network wants it, with its class names, at its layer.
+        """Explain a photograph, with the network's own preprocessing, class names and layer.
 
-        `samples` and `reference` mean the same for every method: a method that walks from one baseline takes them as
-        its steps and its baseline, which is else black as this network sees it.
+        `samples` and `reference` mean the same for every method: a method with a single baseline takes them as its
+        steps and its baseline, by default black as this network sees it.
 
         Args:
-            photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. One is answered
-                without a batch dimension.
+            photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. The result for one
+                has no batch dimension.
             method: one of `egcam.methods()`.
             target: the class, by index or name, or one of `egcam.targets`, or one for each image; None explains the
                 prediction.
             progress: called with the share of the work done, from 0 to 1.
-            options: what the method takes: layer, reference, samples, seed, batch_size, …; None is the method's own.
+            options: what the method takes: layer, reference, samples, seed, batch_size, …; None is its default.
 
         Example:
             >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 2))

@@ -29,7 +29,7 @@ INTRODUCTION = (
 PATIENCE = 160.0
 
 _QUICK_SAMPLES = 8
-_ONCE = "too slow on this machine for every photograph; see the first one"
+_ONCE = "too slow on this machine for every photograph; shown on the first one"
 _COLUMNS = 7
 _AT_THE_LAST_LAYER = ("cam",)  # by definition; with a linear head it is what every gradient CAM shows there
 _MOST_COST = 150  # gradients: methods that take minutes for a photograph are no demonstration

@@ -172,7 +172,7 @@ def run_truth(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TruthTable:
-    """Judge methods by tests whose answer is known; offline, and the same for the same seed.
+    """Test methods on cases whose answer is known; offline, and the same for the same seed.
 
     Args:
         methods: by name; None is all that make maps at layers (the usual ones if `quick`), and the controls.
