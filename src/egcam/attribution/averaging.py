@@ -19,7 +19,7 @@ from egcam.attribution.task import Task, chunks
 from egcam.errors import SamplingError
 from egcam.imageops import by_row
 
-_CHECK_FROM = 4  # replicates before a standard error is believed enough to stop on it
+_CHECK_FROM = 4  # replicates before a standard error is reliable enough to stop on it
 
 
 @dataclass(frozen=True)

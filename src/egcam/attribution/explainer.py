@@ -48,7 +48,7 @@ from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
 _MOST_AT_ONCE = 64
-_SMALL = 8  # so few passes are made in one go, if the memory budget allows
+_SMALL = 8  # up to this many passes are made in one batch, if the memory budget allows
 
 
 class Explainer(ABC):
@@ -367,7 +367,7 @@ class Explainer(ABC):
                 self._traces[shape] = dry_run(self.model, images, extra)
             except EgcamError:
                 raise
-            except Exception:  # whatever is wrong shows in the real pass, where it can be explained
+            except Exception:  # any error will occur again in the real pass, where it can be reported properly
                 self._traces[shape] = None
         return self._traces[shape]
 

@@ -351,7 +351,7 @@ class Explanation:
             raise InputError("mean and std go together: an image was normalised as (pixels - mean) / std")
         if mean is not None and std is not None:
             return unnormalised(images, mean, std, len(self.size))
-        # What is passed may be another tensor, such as the plain photograph: then its values tell.
+        # Another tensor may be passed, such as the plain photograph: then its values decide.
         return in_own_colours(images, self.preprocessing if is_own else None) if len(self.size) == 2 else images
 
     def _pictures(

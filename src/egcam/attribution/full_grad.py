@@ -24,7 +24,7 @@ from egcam.imageops import Size, by_row, size_of, upsampled
 from egcam.models.restore import add_hook
 
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm)
-_MISSING = 0.1  # the share of the score that may be missing before a word is said
+_MISSING = 0.1  # the share of the score that may be missing without a warning
 
 
 @register(

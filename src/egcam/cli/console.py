@@ -191,7 +191,7 @@ def ended_by_signals() -> Iterator[None]:
         if number == signal.SIGINT:
             if came.count(number) > 2:
                 os._exit(STOPPED)
-            # Not by print, which may be in the midst of something.
+            # Not print, which may be interrupted in the middle of a write.
             os.write(2, b"egcam: saving finished work; press again to end at once\n")
 
     for number in heard:
@@ -199,7 +199,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        # Once one came the process is about to end; another must not turn its exit code into that of a crash.
+        # After the first signal the process is about to end; a second must not turn its exit code into a crash's.
         for number in heard:
             signal.signal(number, signal.SIG_IGN if came else before[number])
 

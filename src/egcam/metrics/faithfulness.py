@@ -483,7 +483,7 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
         causes.mark(usable, "sufficiency compares images, and there is no other")
         return maps.new_zeros(len(maps))
     rows = standardised(scaled_by_peak(maps[usable]).abs().flatten(1))
-    # Not every device knows double precision.
+    # Not every device supports double precision.
     rows = rows.cpu() if rows.device.type == "mps" else rows
     scores = maps.new_zeros(len(maps))
     scores[usable] = neighbour_shares(rows, predictions[usable].to(rows.device), threshold).to(scores)
@@ -542,7 +542,7 @@ class Infidelity(Metric):
             raise InputError(f"unknown scale {self.scale!r}; {near_misses(self.scale, ('best', 'unit-sum', 'raw'))}")
         images, maps = case.images, case.maps
         groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
-        # Once, for a function given as baseline may draw.
+        # Once, because a function given as baseline may be random.
         end = replacement(self.baseline, images)
         drops = self._drops(case, end)
         said = group_sums(maps * (images - end).sum(1).to(maps), groups, count).to(drops)

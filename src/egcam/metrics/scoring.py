@@ -89,7 +89,7 @@ class Scorer:
         classes, clean, outputs = [], [], []
         known = known if self.targets.are_classes else None
         for part in chunks(len(images), self.batch_size):
-            # Copies, here and below, for a model may write into its input.
+            # Copies, here and below, because a model may write into its input.
             rows = torch.arange(part.start, part.stop, device="cpu")
             output = self._run(images[part].clone(), rows) if known is None else known[part]
             of_part = self.targets.part(part.start, part.stop)

@@ -103,7 +103,7 @@ class _Tap:
 
     def _take(self, found: Tensor) -> Tensor | None:
         if not self.with_gradient:
-            # A copy, for the next module may work in place.
+            # A copy, because the next module may work in place.
             self.tensor = found.detach().clone()
             return None
         self.gradients_were_off = not torch.is_grad_enabled()
@@ -258,7 +258,7 @@ class Probe:
 
         unseen = sum(point.module is not None for point in self.points)
 
-        # Knows nothing of the taps: a reference cycle would keep their tensors until the garbage collector comes.
+        # Holds no reference to the taps: a cycle would keep their tensors until the garbage collector runs.
         def on_seen() -> None:
             nonlocal unseen
             unseen -= 1
@@ -280,7 +280,7 @@ class Probe:
 
     def _run(self, images: Tensor, rows: Tensor, layout: torch.memory_format) -> Any:
         args, kwargs = self.extra.rows(rows)
-        # A copy, for the model may write into its input.
+        # A copy, because the model may write into its input.
         return self.model(self.extra.images(images.clone(memory_format=layout)), *args, **kwargs)
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:

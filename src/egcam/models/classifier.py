@@ -100,12 +100,12 @@ class Classifier:
             >>> explanation.targets.tolist(), explanation.heatmaps.shape
             (1, torch.Size([8, 8]))
         """
-        # The one place where a model knows of methods: what photographs are explained with stands on both.
+        # The one place where models import methods: explaining photographs needs both.
         from egcam.attribution.registry import create
 
         given = {name: value for name, value in options.items() if value is not None}
         known = self.applicable(method, given)
-        # What is neither taken nor stands for something that is: `create` refuses it.
+        # Options with no counterpart in the method are left in: `create` refuses them.
         refused = {name: value for name, value in given.items() if name not in known}
         if "steps" in known and "steps" not in given:
             refused.pop("samples", None)

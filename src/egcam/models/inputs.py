@@ -119,7 +119,7 @@ class ExtraInputs:
                 return mapped_tensors(item.value, Tensor.clone)
             if not isinstance(item, Tensor):
                 return item
-            # Copies in any case, for the model may write into its inputs.
+            # Always copies, because the model may write into its inputs.
             return item[index.to(item.device)] if self._has_rows(item) else item.clone()
 
         return mapped(value, taken)

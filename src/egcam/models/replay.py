@@ -50,8 +50,8 @@ class _Memory:
             return tensor.clone()
         if self.row_by_row:
             return tensor[self.own.to(tensor.device)]
-        # Mostly nobody looks at it, so the first row stands for all of them at no cost. Where somebody does, the check
-        # of the output shows it, unless all rows are of one image; then it is right.
+        # The output is mostly unused, so the first row is repeated for all at no cost. If it is used, the check of the
+        # output reveals it, unless all rows are of one image; then it is right.
         one = tensor[int(self.own[0]), None].clone()
         return one.expand(len(self.own), *one.shape[1:])
 
@@ -229,7 +229,7 @@ class Replay:
             return None
         given = _Given(module, self._memory)
         shadow = replace_modules(self._probe.model, {**self._replaced(), id(module): given})
-        # Nothing but the module may look at the layer, so any numbers do; the image's own would hide a second look.
+        # Only the module may read the layer, so any numbers do; the image's own would hide a second reader.
         here = self.activations[:1]
         chance = generator(0, "beyond")
         anything = torch.randn(here.shape, generator=chance, device="cpu", dtype=torch.float32).to(here)
@@ -364,7 +364,7 @@ class Replay:
         self._memory.passed_layer = False
         self._memory.own = own
         self._injected.replay_calls = 0
-        # A copy, for the next module may work in place.
+        # A copy, because the next module may work in place.
         self._injected.replay_activations = activations.clone()
         for stand_in in self._stand_ins.values():
             stand_in.replay_calls = 0

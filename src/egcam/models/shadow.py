@@ -69,7 +69,7 @@ def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.
 def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.Module:
     """A copy of the tree in which modules, looked up by `id`, are replaced; other branches are shared as they are."""
 
-    # No function that calls itself by a name of this scope: that reference cycle would keep the replacements, and the
+    # No closure that refers to itself: that reference cycle would keep the replacements, and the
     # activations they hold, until the garbage collector comes.
     copies = dict(replacements)
     changed = [

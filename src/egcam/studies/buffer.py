@@ -14,7 +14,7 @@ from egcam.studies.storage import StoreWarning, UnreachableError
 SOONEST, LATEST = 1.0, 30.0
 _SHARE = 0.01
 _MOST = 2000
-# Remote storage that fails is tried again after 1, 2, 4, … and at most 60 seconds; after this long the run ends.
+# Failing remote storage is retried after 1, 2, 4, … and at most 60 seconds; after this long the run ends.
 GIVEN_UP_AFTER = 600.0
 _LONGEST_PAUSE = 60.0
 
@@ -62,7 +62,7 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What could not be written in the end is done again by the next run.
+        # The next run repeats what could not be written.
         self._flush()
         while self._waiting:
             self._pause(max(0.0, self._again_at - self._clock()))

@@ -33,7 +33,7 @@ def explanation_passes(spec: MethodSpec, channels: int, size: int = 224, source:
     """
     options = {key: value for key, value in spec.options.items() if key != "reference"}
     if "reference" in registry.takes(spec.method):
-        # Images of data are as good as any that are seen once.
+        # For counting passes, black stands in for images of the data.
         options["reference"] = source if source in MADE_BY_NAME else "black"
     return registry.create(spec.method, nn.Identity(), **options).passes_at(channels, size)
 

@@ -80,7 +80,7 @@ def sampled(data: Dataset, count: int) -> dict[str, str]:
         try:
             found[data.names[index]] = content_of(data[index])
         except Exception:
-            # What is wrong with it, the units that need it say.
+            # The units that need it will report what is wrong.
             continue
     return found
 

@@ -37,7 +37,7 @@ OUTCOME = ("seconds", "target", "prediction", "batch_size")
 INPUT = ("content", "stamp")
 _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
-# Dictionaries hold each text once. Not for numbers: they seldom repeat, and one NaN is not to stand for another.
+# Dictionaries hold each text once. Not for numbers: they seldom repeat, and NaNs must not be merged.
 _TEXTS = ("model", "method", "name", "metric", "cause", "content", "stamp")
 
 

@@ -27,7 +27,7 @@ _ADVICE = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
 }
-# Of what a remote file system raises, what is the same a minute later.
+# Errors of a remote file system that retrying does not cure.
 _LASTING = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, NotImplementedError, TypeError)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -16,7 +16,7 @@ from egcam.progress import Progress
 if TYPE_CHECKING:
     from egcam.photos.comparison import Result
 
-# What is passed whether or not it was typed; a method without it needs no note.
+# Passed whether or not the user set them; no note if a method does not take them.
 _QUIET = {"seed", "score", "signed", "batch_size"}
 
 

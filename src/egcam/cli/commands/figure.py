@@ -86,7 +86,7 @@ def figure(
     from egcam.photos.figure_kinds import Request, kind_of
     from egcam.photos.files import find_images
 
-    # Whatever can be wrong is found before a network runs.
+    # Check everything before a network runs.
     wanted = kind_of(kind)
     targets = [checked_path(path) for path in out or [Path("egcam-out", f"{kind}.png")]]
     names = read_methods(methods) if methods else wanted.methods

@@ -82,7 +82,7 @@ class _Pool:
             threading.Thread(target=self._run, args=(slot,), name=f"egcam worker {slot}", daemon=True)
             for slot in range(size)
         ]
-        # Outcomes, and why threads gave up. Bounded: workers must not run ahead of a caller who is slow to save.
+        # Outcomes, and the errors of threads. Bounded: workers must not run ahead of a caller who is slow to save.
         self._arrived: Queue[Outcome | BaseException] = Queue(maxsize=max(1, size))
 
     def outcomes(self) -> Iterator[Sequence[Outcome]]:
@@ -111,7 +111,7 @@ class _Pool:
             self._backlog.put(None)
         patience = monotonic() + _SECONDS_TO_STOP
         while any(thread.is_alive() for thread in self._threads) and monotonic() < patience:
-            # A thread may be waiting for room to hand over what nobody wants any more.
+            # A thread may be waiting for room in the queue, which nobody reads any more.
             with suppress(Empty):
                 self._arrived.get(timeout=0.01)
 
