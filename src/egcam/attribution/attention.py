@@ -1,4 +1,4 @@
-"""Methods made for transformers: which patches flow into what the scores are read off, from the attention itself."""
+"""Methods for transformers: which patches reach the tokens that the scores are read from, by the attention itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPUTED_ANEW = (
 
 
 class _FromAttention(Explainer):
-    """What flows from the patches to the tokens the scores are read off, attention by attention.
+    """What flows from the patches to the tokens that the scores are read from, layer by layer.
 
     With M_l the (length, length) mixing of layer l, averaged over heads, R = I before the first layer, and R_l made of
     R_(l-1) and M_l R_(l-1), the map is the mean of R's rows of the tokens that are read (the class token, or all
@@ -52,7 +52,7 @@ class _FromAttention(Explainer):
 
     @abstractmethod
     def _through(self, flow: Tensor, mixed: Tensor) -> Tensor:
-        """R after a layer, from R before it and M R; both go on, for a skip connection goes around attention."""
+        """R after a layer, from R before it and M R: both contribute, because a skip connection bypasses attention."""
 
     def _explain(self, task: Task) -> Maps:
         with recorded_attention() as seen:

@@ -1,4 +1,4 @@
-"""Test-time augmentation as an estimator: maps of altered copies of the image, laid back over it and averaged."""
+"""Test-time augmentation as an estimator: maps of altered copies of the image, mapped back to it and averaged."""
 
 from __future__ import annotations
 

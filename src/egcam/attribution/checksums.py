@@ -43,7 +43,7 @@ def checksum_of_weights(model: nn.Module) -> str:
 
 
 def checksums_of_images(explanation: Explanation) -> tuple[str, ...] | None:
-    """For each image, the first digits of a sha256 of its tensor as the model got it; None where it is not known."""
+    """For each image, the first digits of a sha256 of its tensor as the model got it; None if it is not known."""
     if explanation.images is None:
         return explanation.image_checksums
     images = explanation.images.detach()

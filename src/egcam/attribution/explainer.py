@@ -141,7 +141,7 @@ class Explainer(ABC):
         return self.passes
 
     def usual_layer(self, trace: Trace) -> str:
-        """The layer explained where none is named."""
+        """The layer explained if none is named."""
         return last_spatial_layer(trace)
 
     def _options(self) -> dict[str, Any]:
@@ -239,9 +239,9 @@ class Explainer(ABC):
             loader: gives batches of images, or pairs (images, labels); `inputs` and `keywords` may pick further items.
             target: as in a call. None explains the labels, if the batches have them, else the predictions.
             labels: False explains the predictions even if there are labels.
-            inputs: further positional inputs of the model: as in a call, or a function that gets them out of a batch,
+            inputs: additional positional inputs of the model: as in a call, or a function of the batch,
                 e.g. `lambda batch: (batch[2],)`.
-            keywords: further keyword inputs of the model, or a function of the batch.
+            keywords: additional keyword inputs of the model, or a function of the batch.
             progress: as in a call, starting again with each batch.
         """
         parameter = next(self.model.parameters(), None)
@@ -453,7 +453,7 @@ class Explainer(ABC):
 
 @contextmanager
 def _export_guards_explained() -> Iterator[None]:
-    """An exported network that is run with other shapes than it was exported for says so in a sentence."""
+    """Explain the error of an exported network that is run with other shapes than it was exported for."""
     try:
         yield
     except AssertionError as error:
@@ -508,7 +508,7 @@ def _few(numbers: list[int]) -> str:
 
 
 def _unmatched(image: int, tasks: list[Task]) -> str | None:
-    """Why the score of an image is exactly 0, where its target knows."""
+    """Why the score of an image is exactly 0, if its target can say."""
     for task in tasks:
         if image < len(task.images):
             assert task.scores is not None

@@ -59,7 +59,7 @@ class Explanation:
             are those for images; maps of signals are (N, l), and so on.
         targets: (N,) the classes explained, or None with a callable target.
         scores: (N,) the explained scores; logits by default.
-        predictions: (N,) the predicted classes, or None where the output has none.
+        predictions: (N,) the predicted classes, or None if the output has none.
         layer: the name of the layer, or several joined with " + ".
         method: the registered name of the method.
         reference: what references were used, or None.

@@ -38,7 +38,7 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def out() -> Console:
-    """Where answers go; made anew so that a redirected stdout is honoured."""
+    """Where answers go; created on each call so that a redirected stdout is honoured."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
@@ -206,7 +206,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Say egcam's own warnings in a line each, once, without Python's words around them; others as usual."""
+    """Print egcam's own warnings once, in one line each, without Python's prefix; others as usual."""
     said: set[str] = set()
     with warnings.catch_warnings():
         usual = warnings.showwarning

@@ -22,7 +22,7 @@ _SILENCE = 120.0
 
 
 def cost_line(found: Estimate, workers: int | None) -> str:
-    """How much a study is, in a line; `workers` is None where nobody knows yet how many there will be."""
+    """How much a study is, in a line; `workers` is None if nobody knows yet how many there will be."""
     shared = "of one worker's time" if workers is None else f"with {counted(workers, 'worker')}"
     return (
         f"{counted(found.images, 'image')}, {counted(found.units, 'unit')}, {found.total_passes:,} passes: "
@@ -54,7 +54,7 @@ def estimate_lines(found: Estimate, workers: int, memory: int | None) -> list[st
 
 
 def peak_memory() -> int | None:
-    """The most bytes this process has held; None where the system does not say."""
+    """The most bytes this process has held; None if the system does not say."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Measure methods against each other: explain once, share what metrics have in common, and tabulate.
+"""Measure methods against each other: explain once, share what metrics share, and tabulate.
 
 An image or a method that fails does not end the run: its scores are missing, the table says why, and a warning names
 it.
@@ -217,11 +217,11 @@ def _maker(method: Method, common: Options, options: Options) -> Maker:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one method.
+    """The outcome of one method.
 
     Attributes:
         rows: one for each metric and image, in this order.
-        maps: (N, h, w) before they were enlarged, NaN for images that could not be explained; None where none could.
+        maps: (N, h, w) before they were enlarged, NaN for images that could not be explained; None if none could.
         curves: insertion and deletion curves, by metric and image.
         failures: what raised an error.
     """

@@ -75,8 +75,8 @@ def best_layer(
         layers: which to try; by default the last one of each resolution below a quarter of the image's side and, if
             these are few, the ones before them.
         step: pixels at once in the curves; by default a twelfth of the image.
-        inputs: further positional inputs of the model, as in an explanation.
-        keywords: further keyword inputs of the model.
+        inputs: additional positional inputs of the model, as in an explanation.
+        keywords: additional keyword inputs of the model.
         options: of the method.
     """
     extra: dict[str, Any] = {"inputs": inputs, "keywords": keywords}

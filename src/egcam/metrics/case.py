@@ -39,7 +39,7 @@ class _Network:
 
 @dataclass(frozen=True)
 class AtLayer:
-    """(N, h, w) maps before they were enlarged, and the layer they were made at; None where it is not known."""
+    """(N, h, w) maps before they were enlarged, and the layer they were made at; None if it is not known."""
 
     maps: Tensor
     layer: str | None = None
@@ -192,7 +192,7 @@ class Case:
 
     @property
     def at_layer(self) -> AtLayer:
-        """The maps as they were made, at the layer's own size, where that is known; else as they were given."""
+        """The maps as they were made, at the layer's own size, if that is known; else as they were given."""
         if self._at_layer is not None:
             return self._at_layer
         made = self._made
@@ -274,7 +274,7 @@ class Case:
 
     @property
     def asked(self) -> Target:
-        """What an explainer is asked for: the classes, without a pass where they are known, or the callable."""
+        """What an explainer is asked for: the classes, without a pass if they are known, or the callable."""
         target = self.target
         if isinstance(target, Tensor) and target.shape == (len(self.images),) and _whole_numbers(target):
             return target.to(self.images.device)

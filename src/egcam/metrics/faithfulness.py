@@ -563,7 +563,7 @@ class Infidelity(Metric):
         return work_key("patches", *sides, self.baseline, self.cumulative, self.score)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each patch, whatever the map; none where the patch does not fit, which is refused."""
+        """A pass for each patch, whatever the map; none if the patch does not fit, which is refused."""
         try:
             sides = patch_sides(self.patch, (size, size))
         except InputError:

@@ -121,7 +121,7 @@ class Probe:
         extra: further inputs of the model.
         reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.reading`.
         layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
-        trace: gives a dry run of the model with such images, or None where there is none; made when needed.
+        trace: gives a dry run of the model with such images, or None if there is none; made when needed.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Probe:
         return alone
 
     def channel_axis(self, point: LayerPoint) -> int | None:
-        """Which axis of what a layer outputs holds its channels; None where a callable reads it."""
+        """Which axis of what a layer outputs holds its channels; None if a callable reads it."""
         return self._reader.channel_axis(point)
 
     def _dry_run(self, images: Tensor) -> Trace | None:
@@ -322,7 +322,7 @@ class Probe:
 
 
 def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | None:
-    """d(sum of the scores)/d(each source), or None where the scores do not depend on all of them.
+    """d(sum of the scores)/d(each source), or None if the scores do not depend on all of them.
 
     Scores that depend on nothing and are exactly 0 are those of targets that found nothing to read: a box that no
     detection matches. Their gradient is 0.

@@ -115,7 +115,7 @@ def label_index(label: int | str, classes: Sequence[str] | None, count: int) -> 
 
 
 def named(label: int | str, classes: Sequence[str] | None) -> str:
-    """A class in words: its first name where it is known.
+    """A class in words: its first name if it is known.
 
     >>> named(1, ["dog", "tabby, tabby cat"]), named(1, None), named("dog", None)
     ('tabby', 'class 1', 'dog')

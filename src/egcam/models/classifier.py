@@ -65,7 +65,7 @@ class Classifier:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def class_name(self, index: int) -> str:
-        """The first of the class's names, or "class 7" where names are unknown."""
+        """The first of the class's names, or "class 7" if names are unknown."""
         if self.classes is None or not 0 <= index < len(self.classes):
             return f"class {index}"
         return self.classes[index].split(",")[0]

@@ -22,7 +22,7 @@ _DARKEST = 32  # of 255; photographs have lighter places than this, and normalis
 
 @dataclass(frozen=True)
 class Shared:
-    """A further input that all images have in common; see `shared`."""
+    """A further input that all images share; see `shared`."""
 
     value: Any
 
@@ -91,7 +91,7 @@ class ExtraInputs:
         return ExtraInputs(len(index), args, kwargs, self.listed)
 
     def for_call(self) -> dict[str, Any]:
-        """The keywords with which an explainer is given them; none where there are none."""
+        """The keywords with which an explainer is given them; none if there are none."""
         return {"inputs": self.args, "keywords": dict(self.kwargs)} if self.args or self.kwargs else {}
 
     def by_row(self) -> list[str]:

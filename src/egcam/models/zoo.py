@@ -1,4 +1,4 @@
-"""A model, its preprocessing and its class names, by name: embedded, torchvision's, timm's, Hugging Face's, yours."""
+"""A model, its preprocessing and its class names, by name: built-in, torchvision, timm, Hugging Face, yours."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def load_for_photographs(
     classes: Classes | None = None,
     texts: Sequence[str] | None = None,
 ) -> Classifier:
-    """`load`, where photographs are to be prepared for the network.
+    """`load`, for photographs.
 
-    A network of your own that comes without a preparation gets the usual one, and is tried on a grey photograph first.
+    A user's network without its own preprocessing gets the usual one, and is tried on a grey photograph first.
     """
     classifier = load(name, weights, device, classes, texts)
     if ":" in name and not name.startswith("hf:") and classifier.preprocessing == Preprocessing():

@@ -1,4 +1,4 @@
-"""Outcomes on their way to the store: written together, every now and then, and again where the network fails."""
+"""Outcomes on their way to the store: written in batches, and retried if the network fails."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Saver:
         self._failing_since, self._tries = None, 0
 
     def _postpone(self, error: UnreachableError) -> None:
-        """Decide when to try again; raises where that is no use, or not any more."""
+        """Decide when to try again; raises if that is no use, or no longer."""
         now = self._clock()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not error.may_pass or now - self._failing_since >= GIVEN_UP_AFTER:

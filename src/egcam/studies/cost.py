@@ -194,7 +194,7 @@ def estimated(study: Study, networks: dict[str, NetworkFacts], images: int) -> E
 def _by_metric(
     study: Study, each: Sequence[Metric], networks: Mapping[str, NetworkFacts], images: int
 ) -> dict[str, float]:
-    """Seconds of each metric: what the passes grow by when it comes to those before it."""
+    """Seconds of each metric: the passes it adds to those of the metrics before it."""
     found = dict.fromkeys((one.name for one in each), 0.0)
     for network in networks.values():
         for method in study.methods:

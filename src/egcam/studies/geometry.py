@@ -61,7 +61,7 @@ def fitting_preprocessing(preprocessing: Preprocessing, size: int | None, image:
 def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = None) -> tuple[Tensor, Tensor | None]:
     """The network's input (C, H, W), and the picture's mask (H, W), of type bool, under the same resize and crop.
 
-    The mask is None where the picture has none, and False everywhere where the object is cut off.
+    The mask is None if the picture has none, and False everywhere where the object is cut off.
 
     Args:
         picture: as the data set gives it.

@@ -57,7 +57,7 @@ def part_name(data: bytes) -> str:
 
 
 def checksum_in(name: str) -> str | None:
-    """The checksum in a part's name; None where it is no part's name."""
+    """The checksum in a part's name; None if it is no part's name."""
     match = _NAME.fullmatch(name)
     return match[1] if match else None
 
@@ -227,7 +227,7 @@ def _listed(column: Any) -> list[Any]:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Millions of small objects are made and none is garbage: to look for it all the while would double the time."""
+    """Switch the garbage collector off: with millions of live small objects it would double the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -45,8 +45,8 @@ class Agenda:
         todo: the units it will do.
         done: how many units of its part were done before.
         networks: what is known of the models, by label.
-        damaged: parts of the store that were unreadable and put aside; their units are done again.
-        workers: how many share the work; None where only the engine will know.
+        damaged: parts of the store that were unreadable and set aside; their units are repeated.
+        workers: how many share the work; None if only the engine will know.
     """
 
     study: Study
@@ -162,7 +162,7 @@ def usual_timeout(study: Study, networks: dict[str, NetworkFacts]) -> float:
 
 
 def _alone(study: Study, engine: str | Engine, workers: int | None) -> int | None:
-    """One worker where time is measured: what others compute meanwhile would be in the times."""
+    """One worker if time is measured, since others would distort the times."""
     timed = [one.name for one in study.metrics if metric(one.name).timed]
     asked = workers if isinstance(engine, str) else getattr(engine, "workers", 1)
     if not timed or asked == 1:
@@ -206,7 +206,7 @@ def _each(study: Study) -> tuple[str, ...]:
 
 
 def _warn_of_vanished_images(store: Store, data: Dataset) -> None:
-    """Name the images that results are of and that are gone; not those that are there and only not taken."""
+    """Name the images with results that are gone from the data; not those that are merely not chosen."""
     there = set(data.whole.names)
     gone = [name for name in store.known_images() if name not in there]
     if gone:

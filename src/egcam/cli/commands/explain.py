@@ -1,4 +1,4 @@
-"""`egcam explain`: image after image, the bad ones named, the others done."""
+"""`egcam explain`: image after image; unreadable ones are reported and skipped."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def explain(
 
 
 def _note_unused(method: str, options: Mapping[str, Any]) -> None:
-    """Say which options were typed that the method ignores."""
+    """Note which options the user set that the method ignores."""
     from egcam.photos.comparison import unused
 
     names = [f"--{name.replace('_', '-')}" for name in unused(method, options) if name not in _QUIET]

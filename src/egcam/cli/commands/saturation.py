@@ -1,4 +1,4 @@
-"""`egcam saturation`: what networks say while images come up from black, as figures, tables and a plain verdict."""
+"""`egcam saturation`: networks' outputs while images fade in from black, as figures, tables and a verdict."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
 
 
 def patch_line(study: ModelStudy) -> str:
-    """What the methods' patches are worth, in one line; nothing where the images are too few to tell methods apart."""
+    """The insertion scores of the patches, in one line; nothing if there are too few images to compare methods."""
     from egcam.figures.style import label
 
     if study.measured.verdict.images < _ENOUGH:

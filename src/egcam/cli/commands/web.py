@@ -78,7 +78,7 @@ def web(
 
 
 def _wanted_password(given: str | None, ask: bool) -> str | None:
-    """The password that was typed, asked for, or set in the environment; None where none is wanted."""
+    """The password that was typed, asked for, or set in the environment; None if none is wanted."""
     if ask and given is not None:
         raise InputError("--password and --ask-password: choose one")
     if ask:

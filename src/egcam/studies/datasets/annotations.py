@@ -31,8 +31,8 @@ class Annotation:
 
     Attributes:
         file: the image's path as written.
-        label: its class index, where given.
-        wnid: its WordNet id, where given.
+        label: its class index, if given.
+        wnid: its WordNet id, if given.
         boxes: where the object is.
         mask: the path of its mask as written.
         part: the part of the data it belongs to, where there are parts.

@@ -1,4 +1,4 @@
-"""Images of the tests with a known answer, drawn anew from a seed: nothing is read from disk.
+"""Images of the tests with a known answer, drawn from a seed: nothing is read from disk.
 
     [data]
     kind = "truth"

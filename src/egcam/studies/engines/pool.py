@@ -1,4 +1,4 @@
-"""Worker processes, each looked after by a thread that replaces it when it dies and tries its unit again."""
+"""Worker processes, each supervised by a thread that replaces it when it dies and retries its unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS_TO_STOP = 10.0
 
 
 class WorkerDied(Exception):
-    """A worker process is gone: how it ended, and the end of what it printed where that is known."""
+    """A worker process is gone: how it ended, and the end of what it printed if that is known."""
 
     def __init__(self, how: str, last_words: str = "") -> None:
         super().__init__(how)
