@@ -99,7 +99,7 @@ def _last_tokens(trace: Trace, length: int) -> Call | None:
 def _between_all_tokens(seen: Sequence[Attention], images: int) -> tuple[list[Attention], Attention | None]:
     """The attention of each layer as (n, heads, length, length), and that of a last one which pools; or a refusal."""
     if not seen:
-        raise ModelError(f"this network has no attention that could be looked at; {_INSTEAD}")
+        raise ModelError(f"this network has no attention to show; {_INSTEAD}")
     found = [_by_image(one, images) for one in seen]
     shapes = [(0, 0) if one is None else tuple(one.matrix.shape[2:]) for one in found]
     length = shapes[0][1]

@@ -117,7 +117,7 @@ def reference_pool(
         DataError: when no image can be read.
     """
     if count < 1:
-        raise DataError(f"count = {count}: a pool of references holds one image at least")
+        raise DataError(f"count = {count}: a pool of references needs at least one image")
     whole = dataset.whole
     images: dict[bytes, Tensor] = {}
     problem: EgcamError | None = None

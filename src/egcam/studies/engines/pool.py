@@ -168,9 +168,9 @@ def too_long(timeout: float) -> str:
     """Why a unit that was given up has failed.
 
     >>> too_long(90)
-    'it took longer than the timeout of 90 s and was given up; --timeout allows more'
+    'it took longer than the timeout of 90 s; --timeout sets a longer one'
     """
-    return f"it took longer than the timeout of {timeout:g} s and was given up; --timeout allows more"
+    return f"it took longer than the timeout of {timeout:g} s; --timeout sets a longer one"
 
 
 def _false_start_text(death: WorkerDied) -> str:
