@@ -45,7 +45,7 @@ class _ImageByImage(nn.Module):
         return torch.cat([self.head(self.body(one).square().mean((2, 3))) for one in images.split(1)])
 
 
-@row("networks that take a batch apart")
+@row("networks that process a batch image by image")
 def image_by_image(_: Path) -> Names:
     return {"model": seeded(_ImageByImage), "images": torch.rand(2, 3, 16, 16)}
 
@@ -63,7 +63,7 @@ def timm_network(name: str, size: tuple[int, int], **options: Any) -> Names:
 
 
 @row("vision transformers")
-@row("the same by their attention")
+@row("the same, by their attention")
 def vision_transformer(_: Path) -> Names:
     return timm_network("vit_tiny_patch16_224", (32, 48), depth=2, embed_dim=12, num_heads=2)
 
@@ -92,7 +92,7 @@ class PatchesInBlocks(nn.Module):
         return self.head(self.norm(self.embed(patches)).tanh().mean(1))
 
 
-@row("a layer of tokens whose grid cannot be told")
+@row("a layer of tokens whose grid egcam cannot infer")
 def blocks(_: Path) -> Names:
     return {"model": PatchesInBlocks().eval(), "images": torch.rand(1, 3, 16, 16)}
 
@@ -101,7 +101,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 PHOTO = Image.effect_noise((40, 30), 80).convert("RGB")
 
 
-@row("image classifiers of the Hugging Face hub")
+@row("image classifiers from the Hugging Face hub")
 def in_a_folder(folder: Path) -> Names:
     hf: Any = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
     there = folder / "google" / "vit-base-patch16-224"
@@ -110,7 +110,7 @@ def in_a_folder(folder: Path) -> Names:
     return {"photo": PHOTO}
 
 
-@row("CLIP and SigLIP themselves")
+@row("CLIP and SigLIP modules")
 def with_token_ids(folder: Path) -> Names:
     model, _ = two_towers("CLIP", folder)
     return {"model": model, "images": torch.rand(2, 3, 32, 32), "ids": torch.tensor([[2, 3, 6, 11], [2, 3, 7, 11]])}
@@ -131,7 +131,7 @@ class WithAngles(nn.Module):
         return self.head(torch.cat([self.body(images).square().mean((2, 3)), angles[:, None]], 1))
 
 
-@row("networks with further inputs")
+@row("networks with additional inputs")
 def further_inputs(_: Path) -> Names:
     return {"model": WithAngles().eval(), "images": torch.rand(2, 3, 12, 12), "angles": torch.rand(2)}
 
@@ -145,7 +145,7 @@ class AgainstPrompts(nn.Module):
         return self.body(images).square().mean((2, 3)) @ prompts.T
 
 
-@row("networks with an input that all images have in common")
+@row("networks with an input shared by all images")
 def shared_inputs(_: Path) -> Names:
     return {"model": AgainstPrompts().eval(), "images": torch.rand(2, 3, 12, 12), "prompts": torch.rand(2, 6)}
 
@@ -161,7 +161,7 @@ class TwoHeads(nn.Module):
         return {"heads": [self.colour(seen), self.kind(seen)]}
 
 
-@row("models that put out a dictionary")
+@row("models that output a dictionary")
 def two_heads(_: Path) -> Names:
     return {"model": TwoHeads().eval(), "images": torch.rand(2, 3, 12, 12)}
 
@@ -180,7 +180,7 @@ def detectors(_: Path) -> Names:
     return _double(place_models.PyramidDetector)
 
 
-@row("one box for each image")
+@row("one box per image")
 def boxes(_: Path) -> Names:
     return _double(place_models.PyramidDetector)
 

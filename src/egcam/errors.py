@@ -57,7 +57,7 @@ class IncompleteMapWarning(UserWarning):
 
 
 class SameForNextClassWarning(UserWarning):
-    """A map points at the same places whatever class is asked for."""
+    """A map points at the same places whatever the class."""
 
 
 class FailedEvaluationWarning(UserWarning):

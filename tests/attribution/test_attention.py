@@ -231,7 +231,7 @@ def test_attention_that_pools_the_tokens_is_the_last_step(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_network_without_attention_is_refused(method):
-    with pytest.raises(ModelError, match="has no attention that could be looked at"):
+    with pytest.raises(ModelError, match="has no attention to show"):
         egcam.explain(small_net(), torch.rand(1, 3, 12, 12), method)
 
 

@@ -85,7 +85,7 @@ def test_what_is_not_there_is_refused(expected: Explanation) -> None:
             expected[index]
     with pytest.raises(InputError, match="holds no image"):
         expected[5:]
-    with pytest.raises(InputError, match="in a row"):
+    with pytest.raises(InputError, match="step of 1"):
         expected[::2]
 
 

@@ -159,7 +159,7 @@ def test_results_that_would_be_gone_at_once_are_refused(tmp_path, monkeypatch, b
     monkeypatch.chdir(tmp_path)
     result = run(*before, "memory://somewhere")
     assert result.exit_code == 2
-    assert "memory://somewhere would be gone when this command ends" in result.stderr
+    assert "memory://somewhere would be lost when this command ends" in result.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 4), (errno.EDQUOT, 4), (errno.EACCES, 2)])
@@ -194,7 +194,7 @@ def test_a_wrong_study_file(tmp_path):
     file = write_study(tmp_path, text=STUDY.replace("[data]", "[dta]"))
     result = run("run", file, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "dta is not a key that is known; did you mean 'data'" in result.stderr
+    assert "dta is not a known key; did you mean 'data'" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -133,7 +133,7 @@ def test_methods_without_a_common_image_are_not_ranked():
     assert np.isnan(of.summary()["rank"]).all()
     assert "| a | 0.8500 (n = 2) |" in of.to_markdown()
     assert "| b | 0.1500 (n = 2) |" in of.to_markdown()
-    assert "No image has a score of all methods" in of.to_markdown()
+    assert "No image has a score for all methods" in of.to_markdown()
 
 
 def test_metrics_that_differ_in_images_say_so_in_the_last_row():

@@ -232,7 +232,7 @@ def test_json_with_masks_and_boxes(tmp_path):
         ("t.csv", "file,label,x1,y1,x2\na.png,1,0,0,4\n", "a box is x1, y1, x2, y2, and y2 is missing"),
         ("t.csv", "file,label,boxes\na.png,1,0 0 4\n", "a box is four numbers, x1 y1 x2 y2, not"),
         ("t.csv", "file,label,boxes\na.png,1,0 0 90 4\n", "the box 0 0 90 4 is not a box in an image of 8 x 6 pixels"),
-        ("t.csv", "file,label\na.png,1\na.png,2\n", "says two different things of a.png: 1 and 2"),
+        ("t.csv", "file,label\na.png,1\na.png,2\n", "has conflicting entries for a.png: 1 and 2"),
         ("t.csv", "file,label,mask\na.png,1,m.png\n", "the first is m.png; looked in"),
         ("t.json", "[1, 2]", "neither an object nor a list of objects"),
         ("t.json", "{", "is not a JSON file"),

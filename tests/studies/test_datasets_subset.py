@@ -105,7 +105,7 @@ def test_a_part_and_pictures_of_the_choice():
     [
         ({"images": 11}, "images = 11, but there are 10 (letters); set images = 10"),
         ({"images": 6, "part": "odd"}, "images = 6, but there are 5 in part 'odd' (letters); set images = 5"),
-        ({"images": 0}, "images = 0: a study takes one image at least"),
+        ({"images": 0}, "images = 0: a study needs at least one image"),
         ({"part": "ood"}, "no image is in part 'ood'; did you mean 'odd'?"),
     ],
 )

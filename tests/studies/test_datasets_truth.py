@@ -101,5 +101,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
         file.write_text(STUDY.replace('test = "TEST"', change).replace("TEST", "walls"))
         with pytest.raises(StudyError, match=said):
             load_study(file)
-    with pytest.raises(EgcamError, match="one image at least"):
+    with pytest.raises(EgcamError, match="at least one image"):
         open_dataset(DataSpec("truth", options={"test": "walls", "count": 0}))

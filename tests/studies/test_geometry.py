@@ -198,5 +198,5 @@ def test_pools_of_nothing(tmp_path):
     data = opened("folder", str(tmp_path))
     with pytest.raises(DataError, match=r"can be read as a reference: .*a.png is text, not an image"):
         reference_pool(data, TINY)
-    with pytest.raises(DataError, match="count = 0: a pool of references holds one image at least"):
+    with pytest.raises(DataError, match="count = 0: a pool of references needs at least one image"):
         reference_pool(data, TINY, count=0)

@@ -1,4 +1,4 @@
-"""Methods made for transformers: which patches flow into what the scores are read off, from the attention itself."""
+"""Methods for transformers: which patches reach the tokens that the scores are read from, by the attention itself."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from egcam.models.trace import Call, Trace
 
 _INSTEAD = "class activation maps such as 'grad-cam' explain such a network"
 _COMPUTED_ANEW = (
-    "the explained score does not depend on all of the network's attention, or some of it is computed anew on the way "
+    "the explained score does not depend on all of the network's attention, or some of it is recomputed on the way "
     f"back: switch gradient checkpointing off, else {_INSTEAD}"
 )
 
 
 class _FromAttention(Explainer):
-    """What flows from the patches to the tokens the scores are read off, attention by attention.
+    """What flows from the patches to the tokens that the scores are read from, layer by layer.
 
     With M_l the (length, length) mixing of layer l, averaged over heads, R = I before the first layer, and R_l made of
     R_(l-1) and M_l R_(l-1), the map is the mean of R's rows of the tokens that are read (the class token, or all
@@ -52,7 +52,7 @@ class _FromAttention(Explainer):
 
     @abstractmethod
     def _through(self, flow: Tensor, mixed: Tensor) -> Tensor:
-        """R after a layer, from R before it and M R; both go on, for a skip connection goes around attention."""
+        """R after a layer, from R before it and M R: both contribute, because a skip connection bypasses attention."""
 
     def _explain(self, task: Task) -> Maps:
         with recorded_attention() as seen:
@@ -99,7 +99,7 @@ def _last_tokens(trace: Trace, length: int) -> Call | None:
 def _between_all_tokens(seen: Sequence[Attention], images: int) -> tuple[list[Attention], Attention | None]:
     """The attention of each layer as (n, heads, length, length), and that of a last one which pools; or a refusal."""
     if not seen:
-        raise ModelError(f"this network has no attention that could be looked at; {_INSTEAD}")
+        raise ModelError(f"this network has no attention to show; {_INSTEAD}")
     found = [_by_image(one, images) for one in seen]
     shapes = [(0, 0) if one is None else tuple(one.matrix.shape[2:]) for one in found]
     length = shapes[0][1]
@@ -131,18 +131,18 @@ def _by_image(attention: Attention, images: int) -> Attention | None:
 @register(
     "attention-rollout",
     label="Attention rollout",
-    summary="for transformers: how attention carries patches to the output, whatever the class",
+    summary="for transformers: attention traced from the patches to the output, whatever the class",
     group="attention",
     line=("black", "--", "v"),
 )
 class AttentionRollout(_FromAttention):
     """Attention rollout (Abnar and Zuidema, 2020): R_l = (mean_heads(A_l) R_(l-1) + R_(l-1)) / 2.
 
-    It knows nothing of the class: all classes of an image have the same map.
+    The map does not depend on the class.
 
     Args:
         model: a transformer whose attention is between all tokens of the image.
-        common: the options all explainers take; `reshape=(height, width)` says the grid.
+        common: the options all explainers take; `reshape=(height, width)` sets the grid.
     """
 
     def _run(self, task: Task) -> None:
@@ -158,7 +158,7 @@ class AttentionRollout(_FromAttention):
 @register(
     "attention-relevance",
     label="Attention relevance",
-    summary="for transformers: attention that raises the class score, carried from the patches to the output",
+    summary="for transformers: attention that raises the class score, traced from the patches to the output",
     group="attention",
     line=("black", "-.", "^"),
 )
@@ -167,7 +167,7 @@ class AttentionRelevance(_FromAttention):
 
     Args:
         model: a transformer whose attention is between all tokens of the image.
-        common: the options all explainers take; `reshape=(height, width)` says the grid.
+        common: the options all explainers take; `reshape=(height, width)` sets the grid.
     """
 
     def _run(self, task: Task) -> None:

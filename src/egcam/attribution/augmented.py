@@ -1,4 +1,4 @@
-"""Test-time augmentation as an estimator: maps of altered copies of the image, laid back over it and averaged."""
+"""Test-time augmentation as an estimator: maps of altered copies of the image, mapped back to it and averaged."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class Augmented(Estimator):
-    """A gradient estimate at altered copies of the image; their maps, laid back over the image, are averaged.
+    """A gradient estimate at altered copies of the image; their maps, mapped back to the image, are averaged.
 
         map = mean over copies t of  t^-1( map of t(x) )
 
-    before the ReLU. Copies are all combinations of flip, scale and contrast. The explained class is that of the image
-    itself. Fits every gradient CAM; costs as many passes as there are copies, times those of `gradient`.
+    before the ReLU. Copies are all combinations of flip, scale and contrast. The explained class is the image's own.
+    Works with every gradient CAM; costs as many passes as there are copies, times those of `gradient`.
 
     Args:
-        gradient: how the gradient of each copy is obtained; `Vanilla()` unless given.
-        flip: mirror left and right, too.
-        scales: by what the copies' sides are multiplied; other than 1 needs a network that takes any size.
-        contrasts: by what the pixels are multiplied. The default is that of pytorch-grad-cam's `aug_smooth`.
+        gradient: how the gradient of each copy is obtained; by default `Vanilla()`.
+        flip: add mirrored copies.
+        scales: factors of the copies' sides; others than 1 need a network that takes any size.
+        contrasts: factors of the pixels; by default as in pytorch-grad-cam's `aug_smooth`.
 
     Example:
         >>> import egcam
@@ -88,7 +88,7 @@ class Augmented(Estimator):
 
     @property
     def passes(self) -> int:
-        """Those of `gradient` for each copy, and one for the image where it is none of them."""
+        """Those of `gradient` for each copy, and one for the image if it is not among them."""
         copies = self._copies
         return len(copies) * self.gradient.passes + (not any(copy.is_image for copy in copies))
 

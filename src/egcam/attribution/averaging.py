@@ -19,7 +19,7 @@ from egcam.attribution.task import Task, chunks
 from egcam.errors import SamplingError
 from egcam.imageops import by_row
 
-_CHECK_FROM = 4  # replicates before a standard error is believed enough to stop on it
+_CHECK_FROM = 4  # replicates before a standard error is reliable enough to stop on it
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Evaluations(ABC):
     def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
         """d * g at each layer, (B, K, h, w), for all images of all runs in order; d is the difference term.
 
-        (B, 1, h, w), their sum over the channels, where nobody wants them one by one.
+        (B, 1, h, w), their sum over the channels, if the single channels are not needed.
         """
 
     def channel_factors(self, images: Tensor) -> list[Tensor] | None:
@@ -176,7 +176,7 @@ def _replicate_sums(
 
 
 def _add_runs(sums: Tensor, terms: Tensor, runs: list[tuple[int, int, int]], replicate_of: list[int]) -> None:
-    """Add in a fixed order, for the result must not depend on how a device schedules atomic additions."""
+    """Add in a fixed order: the result must not depend on how a device schedules atomic additions."""
     row = 0
     for evaluation, start, stop in runs:
         sums[start:stop, replicate_of[evaluation]] += terms[row : row + stop - start]

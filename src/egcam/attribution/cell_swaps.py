@@ -1,6 +1,6 @@
-"""Try out a layer's cells: each from the image or from a reference, and what the network makes of it.
+"""Scores with each cell of a layer taken from the image or from a reference.
 
-Only what follows the layer is run. What goes around the layer stays as the image makes it.
+Only what follows the layer is run. What bypasses the layer keeps the image's values.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def play_with_cells(
 
 
 class _Game(Explainer):
-    """An explainer for its manners: it settles layer, targets and batches, and leaves the model as it was."""
+    """An explainer, used only to find layer, targets and batches and to restore the model."""
 
     name = "cell-swaps"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def checksums_of_images(explanation: Explanation) -> tuple[str, ...] | None:
-    """For each image, the first digits of a sha256 of its tensor as the model got it; None where it is not known."""
+    """For each image, the first digits of a sha256 of its tensor as the model got it; None if it is not known."""
     if explanation.images is None:
         return explanation.image_checksums
     images = explanation.images.detach()

@@ -1,4 +1,4 @@
-"""Maps that know nothing of the class: what a method must beat before its scores mean anything.
+"""Maps that ignore the class: what a method must beat before its scores mean anything.
 
 They are methods by name, in the group "control": `egcam.explain`, `egcam.evaluate` and studies take them, lists of
 methods leave them out, and tables mark what does not beat them.

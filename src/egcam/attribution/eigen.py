@@ -29,7 +29,7 @@ class EigenCAM(Explainer):
     """Eigen-CAM (Muhammad and Yeasin, 2020): map = relu( sum_k v_k A^k ).
 
     v is the first right singular vector of the activations as a (h w, K) matrix, its sign such that the map agrees with
-    the activations' sum. It knows no class: the target plays no part in the map.
+    the activations' sum. The map does not depend on the target.
 
     Args:
         model: the classifier.

@@ -164,10 +164,10 @@ class Expected(Estimator):
         path="latent"     z_s = A' + a_s (A - A') + eta_s in the layer's own space, A' = f(x'_s)
 
     x' is drawn from `reference`, a from U(0, 1), eta from `kernel`. A path of images costs n * draws + 1 passes, and
-    with a difference term further ones that end at the layer: n * draws for "input", twice as many for "increment", one
-    for each distinct reference for "latent". The latent path costs one pass for the image and n * draws runs of what
-    follows the layer; references that do not depend on the image are passed through the network once for each explainer
-    and kept. Everything that does not pass through the layer (a skip connection around it) is computed from the image.
+    with a difference term additional ones that end at the layer: n * draws for "input", twice as many for "increment",
+    one per distinct reference for "latent". The latent path costs one pass for the image and n * draws runs of what
+    follows the layer; references that do not depend on the image pass through the network once per explainer. What
+    bypasses the layer (through a skip connection) is computed from the image.
 
     Args:
         reference: images (a tensor, data set or loader), a name ("photographs", "mixed", "blurred", "colours",
@@ -181,7 +181,7 @@ class Expected(Estimator):
         difference: "none", d = 1; "input", d = f(x - x') as in the paper's last formula; "latent", d = f(x) - f(x');
             "increment", d = dA/da along the path of images (conductance). The summed map is complete, its total tends
             to y(x) - E[y(x')], with "increment" at every layer, and with path and difference "latent" at every layer
-            nothing goes around.
+            that nothing bypasses.
         sampling: "lattice", a evenly spread over the whole run and over the visits of each reference; "stratified", a
             from equal strata of each replicate; "monte-carlo", a and x' independent. Same mean, more and more variance.
         tolerance: stop an image's sampling once ||error|| <= tolerance * ||map||.

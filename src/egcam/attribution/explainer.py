@@ -47,21 +47,21 @@ from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
 _MOST_AT_ONCE = 64
-_SMALL = 8  # so few passes are made in one go, if the memory budget allows
+_SMALL = 8  # up to this many passes are made in one batch, if the memory budget allows
 
 
 class Explainer(ABC):
     """A method bound to a model: call it with images to get an `Explanation`.
 
-    It keeps nothing in the model between calls, so it needs no closing, though `with` works. It may be called from
-    several threads.
+    It keeps nothing in the model between calls, so it need not be closed, though `with` works. Several threads may
+    call it.
 
     Args:
         model: the classifier. Compiled and DataParallel wrappers are seen through.
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
             a list of those (each map upsampled to the finest, divided by its maximum, averaged); "last" for the last
-            spatial layer, where maps are steadiest; "inner" for the one further in that Expected Grad-CAM takes where
-            the last tells little, where they are finer; or None, the method's own choice.
+            spatial layer, where maps are most stable; "inner" for Expected Grad-CAM's default layer, where maps are
+            finer; or None, the method's default.
         score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
             or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
@@ -70,10 +70,10 @@ class Explainer(ABC):
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
-        reshape: for layers that do not output (N, channels, height, width). Tokens (N, length, channels), their grid
-            read off the network and the image, and (N, height, width, channels) are recognised; "tokens",
-            "channels-last" and "channels-first" say so where they are not. (height, width) is for tokens on that grid;
-            a callable makes (N, channels, height, width) of the output.
+        reshape: for layers that do not output (N, channels, height, width). Tokens (N, length, channels), with their
+            grid, and (N, height, width, channels) are recognised; otherwise pass "tokens", "channels-last" or
+            "channels-first", the grid of tokens (height, width), or a callable that turns the output into
+            (N, channels, height, width).
         dimensions: 1 for signals (N, C, L), 2 for images, 3 for volumes and video; None is inferred from the model's
             convolutions.
     """
@@ -132,7 +132,7 @@ class Explainer(ABC):
 
     @property
     def passes(self) -> int:
-        """Passes through the network for each image, where that is known beforehand."""
+        """Passes through the network per image, if known beforehand."""
         return 1
 
     def passes_at(self, channels: int, size: int = 224) -> int:
@@ -140,7 +140,7 @@ class Explainer(ABC):
         return self.passes
 
     def usual_layer(self, trace: Trace) -> str:
-        """The layer explained where none is named."""
+        """The layer explained if none is named."""
         return last_spatial_layer(trace)
 
     def _options(self) -> dict[str, Any]:
@@ -161,16 +161,16 @@ class Explainer(ABC):
         """Explain images.
 
         Args:
-            images: (N, C, H, W) floats, preprocessed as the model expects; (C, H, W) for one image, answered likewise;
-                or a list of images of one size, which the model then gets as a list, too, as detectors want it.
-                Signals (N, C, L), volumes (N, C, D, H, W) and video (N, C, T, H, W) for models of such, or one of them.
+            images: (N, C, H, W) floats, preprocessed as the model expects; (C, H, W) for one image, whose result has
+                no N either; or a list of images of one size, which the model then gets as a list, as detectors want.
+                Or signals (N, C, L), volumes (N, C, D, H, W) or video (N, C, T, H, W), with or without N.
             target: None (each image's predicted class), a class index or name, one of `egcam.targets`, or one of those
                 for each image. Callables in a list get their image's part of the output and return a number. A
-                single callable gets the whole output and returns one number for each row; it also sees sampled batches
-                of other sizes, so it must treat every row alike.
-            inputs: further positional inputs of the model. Tensors with N rows go with the images row by row; what all
-                images have in common, such as text prompts, is passed as `egcam.shared(…)`.
-            keywords: further keyword inputs of the model, treated alike.
+                single callable gets the whole output and returns one number per row; it also gets sampled batches of
+                other sizes, so it must treat all rows alike.
+            inputs: additional positional inputs of the model. Tensors with N rows go with the images row by row; pass
+                what all images share, such as text prompts, as `egcam.shared(…)`.
+            keywords: additional keyword inputs of the model, treated alike.
             progress: called with (passes done, passes expected) as the work proceeds.
         """
         listed = self._listed or is_listed(images)
@@ -230,19 +230,18 @@ class Explainer(ABC):
         keywords: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Explanation]:
-        """Explain batch after batch, holding on to none.
+        """Explain batch after batch, keeping none in memory.
 
-        The explanations count on in `start`, so that all of them can be saved to one folder.
+        `start` counts on from batch to batch, so that all explanations can be saved to one folder.
 
         Args:
-            loader: gives batches of images, or pairs (images, labels); what follows in a batch is for `inputs` and
-                `keywords` to pick.
-            target: as in a call. When None and the batches have labels, the labels are explained,
-            labels: unless this is False; then it is the predictions.
-            inputs: further positional inputs of the model: as in a call, or a function that gets them out of a batch,
+            loader: gives batches of images, or pairs (images, labels); `inputs` and `keywords` may pick further items.
+            target: as in a call. None explains the labels, if the batches have them, else the predictions.
+            labels: False explains the predictions even if there are labels.
+            inputs: additional positional inputs of the model: as in a call, or a function of the batch,
                 e.g. `lambda batch: (batch[2],)`.
-            keywords: further keyword inputs of the model, or a function of the batch.
-            progress: as in a call, for each batch anew.
+            keywords: additional keyword inputs of the model, or a function of the batch.
+            progress: as in a call, starting again with each batch.
         """
         parameter = next(self.model.parameters(), None)
         start = 0
@@ -367,7 +366,7 @@ class Explainer(ABC):
                 self._traces[shape] = dry_run(self.model, images, extra)
             except EgcamError:
                 raise
-            except Exception:  # whatever is wrong shows in the real pass, where it can be explained
+            except Exception:  # any error will occur again in the real pass, where it can be reported properly
                 self._traces[shape] = None
         return self._traces[shape]
 
@@ -453,7 +452,7 @@ class Explainer(ABC):
 
 @contextmanager
 def _export_guards_explained() -> Iterator[None]:
-    """An exported network that is run with other shapes than it was exported for says so in a sentence."""
+    """Explain the error of an exported network that is run with other shapes than it was exported for."""
     try:
         yield
     except AssertionError as error:
@@ -508,7 +507,7 @@ def _few(numbers: list[int]) -> str:
 
 
 def _unmatched(image: int, tasks: list[Task]) -> str | None:
-    """Why the score of an image is exactly 0, where its target knows."""
+    """Why the score of an image is exactly 0, if its target can say."""
     for task in tasks:
         if image < len(task.images):
             assert task.scores is not None

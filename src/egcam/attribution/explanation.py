@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Completeness:
     """Whether an attribution adds up: both sides of sum(attributions) = y(x) - E[y(x')], for each image.
 
-    What goes around the layer is held at the image's own values: there y(x') stands for the score when the layer alone
-    outputs what it does for the reference.
+    What bypasses the layer keeps the image's values: y(x') is then the score when only the layer outputs what it does
+    for the reference.
 
     Attributes:
         total: (N,) the sum of the signed attributions over all channels and positions (and tokens that belong to none).
@@ -55,28 +55,28 @@ class Explanation:
 
     Attributes:
         maps: (N, h, w) at the layer's resolution: raw values after the ReLU (signed: before it), on the device.
-        size: (H, W) of the explained images, (L,) of signals, (D, H, W) of volumes, (T, H, W) of video. What is said
-            of images here goes for all of these: maps of signals are (N, l), and so on.
+        size: (H, W) of the explained images, (L,) of signals, (D, H, W) of volumes, (T, H, W) of video. Shapes here
+            are those for images; maps of signals are (N, l), and so on.
         targets: (N,) the classes explained, or None with a callable target.
-        scores: (N,) the explained numbers: logits unless another score was asked for.
-        predictions: (N,) the predicted classes, or None where the output has none.
+        scores: (N,) the explained scores; logits by default.
+        predictions: (N,) the predicted classes, or None if the output has none.
         layer: the name of the layer, or several joined with " + ".
         method: the registered name of the method.
         reference: what references were used, or None.
         error: (N, h, w) the standard error of `maps` before the ReLU (so an upper bound after it) for sampled methods,
             else None.
-        passes: how many single-image passes through the network it took, those that end at the layer included.
+        passes: how many single-image passes through the network it took, including those that end at the layer.
         tails: how many runs of what follows the layer, with or without a gradient.
-        completeness: what the attributions add up to and should, where the method is complete, else None.
-        options: what the method was set to.
-        classes: the class names, where known.
+        completeness: what the attributions add up to and should, if the method is complete, else None.
+        options: the method's settings.
+        classes: the class names, if known.
         images: the explained tensor, for drawing; not saved.
         start: in a stream, the number of its first image.
-        outputs: (N, outputs) the model's class scores before any softmax, or None where there are none; not saved.
-        described: what was explained of each image, in words, where it is no class.
-        preprocessing: how the images were normalised, where a `Classifier` did it; for drawing, not saved.
-        weights_checksum: the first digits of a sha256 of the model's weights; of large tensors some numbers are read.
-        image_checksums: those of the images, where the explanation was loaded without them.
+        outputs: (N, outputs) the model's class scores before any softmax, or None if there are none; not saved.
+        described: a description of each image's target, if it is not a class.
+        preprocessing: how a `Classifier` normalised the images, if one did; for drawing, not saved.
+        weights_checksum: the first digits of a sha256 of the model's weights; large tensors are read in part.
+        image_checksums: checksums of the images, if the explanation was loaded without them.
     """
 
     maps: Tensor
@@ -152,7 +152,7 @@ class Explanation:
         return f"Explanation({self.method!r}, {count} {size} at layer {self.layer!r}, targets={targets}{reference})"
 
     def label(self, index: int = 0) -> str:
-        """What was explained of one image in words: the class's name where known, else its number; or the target."""
+        """What was explained for one image: the class's name if known, else its number; or the target's description."""
         if self.targets is None:
             return "callable target" if self.described is None else self.described[index]
         number = int(self.targets.reshape(-1)[index])
@@ -161,10 +161,10 @@ class Explanation:
         return self.classes[number]
 
     def share(self, region: Tensor | Sequence[float]) -> Tensor:
-        """(N,) how much of the score a region is worth: the attributions inside it, in units of the score.
+        """(N,) how much of the score a region adds: the attributions inside it, in units of the score.
 
-        A cell of the map counts by the part of it that the region covers, so disjoint regions add up. Only methods
-        that are complete have it, as Expected Grad-CAM is at one layer.
+        A cell of the map counts by the part of it that the region covers, so disjoint regions add up. Only complete
+        methods have it, such as Expected Grad-CAM at one layer.
 
         Args:
             region: a mask, (H, W) for all images or (N, H, W), True or 1 inside; or a box (left, top, right, bottom)
@@ -187,8 +187,8 @@ class Explanation:
     def worth(self, index: int = 0) -> str:
         """What the hottest tenth of an image adds to the score, "+6.1 of +8.9"; empty unless the method is complete.
 
-        The whole is y(x) - E[y(x')]. Where the map adds up to something else by more than a tenth, that is said:
-        "+3.7 of +7.6 (gap +5.2)"; more samples make the gap smaller.
+        The whole is y(x) - E[y(x')]. If the map's sum is off by more than a tenth, the text gives the gap,
+        "+3.7 of +7.6 (gap +5.2)"; more samples make it smaller.
         """
         if self.completeness is None or self.completeness.attributions is None:
             return ""
@@ -221,8 +221,8 @@ class Explanation:
     def boxes(self, threshold: float = 0.5) -> list[list[Box]]:
         """For each image the boxes (left, top, right, bottom) around the connected regions of `mask(threshold)`.
 
-        The region of most pixels comes first; pixels are connected that share an edge. Right and bottom are the first
-        column and row beyond the region, so that `share` takes the boxes as they are.
+        The largest region comes first; pixels that share an edge are connected. Right and bottom are the first
+        column and row beyond the region, as `share` takes them.
 
         Example:
             >>> maps = torch.tensor([[[4.0, 0.0, 0.0, 3.0], [0.0, 0.0, 3.0, 3.0]]])
@@ -256,8 +256,8 @@ class Explanation:
         """This explanation minus another of the same images: why this class rather than that, or this checkpoint.
 
         The raw maps are subtracted, and drawn from blue (the other) to red (this one), whatever their signs. Scores
-        and completeness are subtracted, too; `error` is the sum of both, which holds also where they drew the same
-        samples. Methods, layers, scores, `signed` and images that differ are refused.
+        and completeness are subtracted, too; `error` is the sum of both, which holds even if they used the same
+        samples. Both must have the same method, layer, score, `signed` and images.
 
         Example:
             >>> import egcam
@@ -303,18 +303,18 @@ class Explanation:
         """The heat maps over the images, as PIL images.
 
         A signal is drawn as a line with the colours behind it, a volume or video as slices side by side; see
-        `egcam.drawing.traces.trace` and `egcam.drawing.montages.montage`, and `animation` beside it.
+        `egcam.drawing.traces.trace`, and `montage` and `animation` in `egcam.drawing.montages`.
 
         Args:
             images: a tensor (N, C, H, W) or (C, H, W), one PIL image or a list of them, of any size; by default the
                 tensor that was explained. Signals and volumes: a tensor. Normalised tensors are shown in their own
-                colours: by `mean` and `std`, by the classifier that normalised them, or as they seem to be by their
-                values, in [-1, 1] or with ImageNet's mean and std. Others outside [0, 1] are stretched to it.
+                colours, undone by `mean` and `std`, by the classifier that normalised them, or by a guess from their
+                values: [-1, 1], or ImageNet's mean and std. Others outside [0, 1] are stretched to it.
             alpha: how opaque the most important place is; places of no importance show the bare picture.
-            sharpness: an exponent of what is shown, sign(v) |v|^sharpness: the order of the pixels stays, what is
-                small gets smaller. `heatmaps`, and so every metric, are as they are without it.
+            sharpness: an exponent for display, sign(v) |v|^sharpness: the order of the pixels stays, small values
+                fade. `heatmaps`, and so every metric, do not use it.
             colormap: a matplotlib colour map, such as "magma"; by default viridis, or blue-white-red for signed maps.
-            mean: with which the tensor was normalised, (pixels - mean) / std: one number, or one for each channel.
+            mean: with which the tensor was normalised, (pixels - mean) / std: one number, or one per channel.
             std: likewise.
 
         Example:
@@ -351,7 +351,7 @@ class Explanation:
             raise InputError("mean and std go together: an image was normalised as (pixels - mean) / std")
         if mean is not None and std is not None:
             return unnormalised(images, mean, std, len(self.size))
-        # What is passed may be another tensor, such as the plain photograph: then its values tell.
+        # Another tensor may be passed, such as the plain photograph: then its values decide.
         return in_own_colours(images, self.preprocessing if is_own else None) if len(self.size) == 2 else images
 
     def _pictures(
@@ -447,8 +447,8 @@ class Explanation:
         deleted.
 
         Args:
-            folder: made where it does not exist.
-            pictures: whether the PNGs and GIFs are written.
+            folder: created if it does not exist.
+            pictures: whether to write the PNGs and GIFs.
         """
         from egcam.attribution.explanation_files import save
 

@@ -112,13 +112,13 @@ def _remove(folder: Path, start: int) -> None:
     """Take away a batch: its record, its numbers, and of its pictures those the record names."""
     try:
         facts = _record(folder, start)
-    except Exception:  # whatever this file is, it does not say what was written with it
+    except Exception:  # not a readable record: it does not list the files written with it
         return
     if "egcam" not in facts:
         return
     listed = facts.get("pictures")
     for name in listed if isinstance(listed, list) else []:
-        # Names of our own making only: a record from elsewhere must not reach any other file.
+        # Only names that egcam itself writes: a foreign record must not touch any other file.
         if isinstance(name, str) and _PICTURE.fullmatch(name):
             (folder / name).unlink(missing_ok=True)
     for kind in ("npz", "json"):

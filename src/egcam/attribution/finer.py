@@ -22,15 +22,15 @@ from egcam.models.targets import by_class, class_score
 @register(
     "finer-cam",
     label="Finer-CAM",
-    summary="grad-cam of the class score less that of the classes nearest to it",
+    summary="grad-cam of the class score minus the scores of the most similar classes",
     group="gradient",
     line=("sky", "-.", "<"),
 )
 class FinerCAM(GradientCAM):
     """Finer-CAM (Zhang et al., 2025): any gradient CAM of y_c - gamma * mean of y_d over the classes like c.
 
-    The classes d like c are those whose logits for the image are nearest to that of c. Scores in the explanation are
-    those of the class itself.
+    The classes d like c are those with the logits nearest to c's for the image. Scores in the explanation are those of
+    the class itself.
 
     Args:
         model: the classifier.

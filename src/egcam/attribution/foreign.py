@@ -29,7 +29,7 @@ Run: TypeAlias = Callable[["Foreign", Task, Tensor], Any]
 def foreign(
     thing: Any, model: nn.Module | None = None, options: Mapping[str, Any] | None = None, **common: Unpack[Common]
 ) -> Foreign:
-    """An explainer made of another package's object, to be called, evaluated and put into a study like any other.
+    """Turn another package's object into an explainer, to call, evaluate and use in a study like any other.
 
     | package | object | its maps |
     |---|---|---|
@@ -40,14 +40,14 @@ def foreign(
     | any | a function (images, target) -> (N, h, w) maps, and `model` | as it gives them |
 
     The explained class goes to the object as its target. Without `signed=True` negative values are cut off, as
-    everywhere. The object is used by one thread at a time; the model's mode, gradients and random state come back as
-    they were, though not hooks that the object itself keeps on the model.
+    everywhere. One thread at a time uses the object. The model's mode, gradients and random state are restored, but
+    hooks that the object keeps on the model stay.
 
     Args:
         thing: the object.
         model: the classifier; needed only where the object does not have it.
         options: what the object's own call takes besides images and target, e.g. `{"n_steps": 20}`.
-        common: the options all explainers take, but for `score` and `reshape`, which are the object's own business.
+        common: the options all explainers take, except `score` and `reshape`, which are set in the object.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3))
@@ -99,10 +99,12 @@ class Foreign(Explainer):
                 "a foreign explainer passes batches, and this model takes lists: wrap it in one that does not"
             )
         if task.indices is None:
-            raise TargetError("a foreign explainer is asked for a class; it does not know what to do with a callable")
+            raise TargetError("a foreign explainer explains classes and cannot take a callable target")
         outputs = task.outputs
         if outputs is not None and class_count(outputs.shape[1], self.classes) != outputs.shape[1]:
-            raise TargetError("a foreign explainer knows outputs, and the class names stand for two of one output")
+            raise TargetError(
+                "a foreign explainer explains outputs of the model, and here two class names share one output"
+            )
         with self._lock, torch.enable_grad(), _gradients_kept(self.model), _passes_counted(self.model, task.meter):
             made = _RUN[self._package](self, task, task.images.clone())
         return Maps([_as_map(layer, task.images) for layer in (made if isinstance(made, list | tuple) else [made])])

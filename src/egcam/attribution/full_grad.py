@@ -24,7 +24,7 @@ from egcam.imageops import Size, by_row, size_of, upsampled
 from egcam.models.restore import add_hook
 
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm)
-_MISSING = 0.1  # the share of the score that may be missing before a word is said
+_MISSING = 0.1  # the share of the score that may be missing without a warning
 
 
 @register(
@@ -41,11 +41,11 @@ class FullGrad(Explainer):
         map = sum_c psi(x dy/dx) + sum_l sum_c psi(b_l dy/do_l),    psi = upsampled(scaled(|.|))
         signed=True: the parts themselves, each layer's enlarged so that its total stays
 
-    o_l is what layer l outputs and b_l its bias: that of a convolution; of batch normalisation beta - gamma mu/sigma;
-    of a smooth activation f the implicit one, f(z) - f'(z) z. `scaled` takes each layer's values from minimum to
-    maximum to 0 to 1, all channels together, as in the authors' code. Biases without a place in the image (dense
-    layers, tokens) are in no pixel. Where the parts do not add up to the logit, an `egcam.errors.IncompleteMapWarning`
-    says so: something shifts the numbers outside of modules, such as an activation called as a function.
+    o_l is what layer l outputs and b_l its bias: a convolution's own; for batch normalisation beta - gamma mu/sigma;
+    for a smooth activation f the implicit one, f(z) - f'(z) z. `scaled` maps each layer's values from [minimum,
+    maximum] to [0, 1], all channels together, as in the authors' code. Biases without a position in the image (dense
+    layers, tokens) are in no pixel. If the parts do not add up to the logit, an `egcam.errors.IncompleteMapWarning`
+    says so: something outside modules shifts the numbers, such as an activation called as a function.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))

@@ -20,7 +20,7 @@ from egcam.models.shadow import separate_copy
 @register(
     "lrp",
     label="LRP",
-    summary="the class score handed back layer by layer to the pixels, by zennit's rules (extra: peers)",
+    summary="the class score propagated back layer by layer to the pixels, by zennit's rules (extra: peers)",
     group="input",
     cost=4,
     line=("blue", "-.", "H"),
@@ -77,7 +77,7 @@ class LRP(Explainer):
         everyone = torch.arange(len(images), device="cpu")
         model = separate_copy(self.model)
         with torch.enable_grad(), self._composite().context(model) as changed:
-            # A copy, for the model may write into its input.
+            # A copy, because the model may write into its input.
             scores = task.scores_of(changed(task.probe.extra.images(images.clone()), *args, **kwargs), everyone)
             (relevance,) = torch.autograd.grad(scores.sum(), images)
         task.meter.add(len(images))

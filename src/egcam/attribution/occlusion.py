@@ -151,7 +151,7 @@ def _sides(given: Sides, name: str) -> Sides:
 
 
 def _each(given: Sides, size: Size, name: str) -> list[int]:
-    """One for each axis of an image of this size; none where nothing was said."""
+    """One for each axis of an image of this size; none if nothing was said."""
     if given is None:
         return []
     if isinstance(given, int):

@@ -35,7 +35,7 @@ def unnormalised(images: Tensor, mean: Colour, std: Colour, axes: int = 2) -> Te
 
 
 def in_own_colours(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
-    """(N, C, H, W) in [0, 1] as the pictures were before they were normalised, or as they are where that is not known.
+    """(N, C, H, W) in [0, 1] as the pictures were before they were normalised, or as they are if that is not known.
 
     Args:
         images: (N, C, H, W) or (C, H, W).

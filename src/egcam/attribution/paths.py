@@ -24,7 +24,7 @@ class Path(ABC):
 
     @abstractmethod
     def between(self, references: Tensor, images: Tensor, share: float, source: torch.Generator) -> Tensor:
-        """The points (n, C, H, W) at `share` a, with chance, where there is any, from `source`."""
+        """The points (n, C, H, W) at `share` a, with chance, if there is any, from `source`."""
 
 
 @dataclass(frozen=True)

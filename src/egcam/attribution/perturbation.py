@@ -113,10 +113,10 @@ class ScoreCAM(Explainer):
 class AblationCAM(Explainer):
     """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / y, y_k the score with channel k set to zero.
 
-    Only what comes after the layer is run for each channel (see `egcam.models.replay`), and channels that are zero
-    anyway are not run at all. Where that part cannot be run by itself, the whole network is, and these passes are
-    counted. A score of exactly 0 has no relative drop: then w_k = y - y_k. In half precision the drop of one channel
-    may be no more than the rounding of the scores: use float32 for numbers.
+    Only what follows the layer is run for each channel (see `egcam.models.replay`), and not at all for channels that
+    are zero anyway. If it cannot be run alone, the whole network is run, and these passes are counted. A score of
+    exactly 0 has no relative drop: then w_k = y - y_k. In half precision the drop of one channel may be lost in
+    rounding: use float32 for measurements.
     """
 
     @property

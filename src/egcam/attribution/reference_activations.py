@@ -19,7 +19,7 @@ Fingerprint: TypeAlias = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class AtReference:
-    """One reference: what each layer outputs, (…), and the scores of all classes, (classes,), where there are any.
+    """One reference: what each layer outputs, (…), and the scores of all classes, (classes,), if there are any.
 
     Before a dense head also `contributions` (H, places) and `hidden` (H,), see `egcam.models.dense_head`.
     """

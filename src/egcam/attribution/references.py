@@ -40,10 +40,10 @@ class Visit(NamedTuple):
 class Drawn:
     """References for a batch: one per image, and keys that are equal exactly where the references are equal.
 
-    A key of None says that this reference will not come again, so nothing computed from it is worth keeping. A key
-    that begins with "pool" or "always" stands for the same reference in other calls, too. Visits are given where an
-    image has a fixed number of references that come again and again. The images are made when first looked at: what
-    is known of them from before often makes that needless.
+    A key of None means that this reference will not be used again, so nothing computed from it is worth keeping. A key
+    that begins with "pool" or "always" means the same reference in other calls, too. Visits are given if an image has a
+    fixed number of references that recur. The images are made on first use, which cached results often make
+    unnecessary.
     """
 
     make: Callable[[], Tensor]
@@ -253,10 +253,10 @@ class Images(Reference):
 
 @dataclass(frozen=True)
 class Photographs(Reference):
-    """32 crops of free photographs that come with the package, for people who have no data of their own.
+    """32 crops of free photographs that come with the package, for when you have no data of your own.
 
-    They are scaled to the images' size and normalised with `mean` and `std`, or, where these are not given, as each
-    image seems to be by its values: in [0, 1], in [-1, 1], in [0, 255], or with ImageNet's mean and std.
+    They are scaled to the images' size and normalised with `mean` and `std`. If these are not given, the normalisation
+    is guessed from each image's values: [0, 1], [-1, 1], [0, 255], or ImageNet's mean and std.
     """
 
     mean: tuple[float, ...] | None = None
@@ -313,7 +313,7 @@ class Photographs(Reference):
 
 @dataclass(frozen=True)
 class Usual(Reference):
-    """What was measured to be best where nothing is said: the photographs in a layer's own space, else `mixed`.
+    """The default, chosen by measurement: photographs on the latent path, else `mixed`.
 
     Images that cannot be compared with photographs, with neither 1 nor 3 channels, have `mixed` there, too.
     """
@@ -389,7 +389,7 @@ def photographs(mean: float | Sequence[float] | None = None, std: float | Sequen
 
 
 def usual(mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Reference:
-    """What is compared with where nothing is said, for images normalised with `mean` and `std`; see `Usual`."""
+    """The default reference, for images normalised with `mean` and `std`; see `Usual`."""
     return Usual(None if mean is None else tuple(mean), None if std is None else tuple(std))
 
 
@@ -485,7 +485,7 @@ def noise(scale: float = 0.5) -> Reference:
 
 
 def uniform() -> Reference:
-    """Pixels drawn evenly from each image's range [min, max]; nothing of the image remains."""
+    """Pixels drawn uniformly from each image's range [min, max]; nothing of the image remains."""
 
     def function(images: Tensor, source: torch.Generator) -> Tensor:
         drawn = like(torch.rand(images.shape[1:], generator=source, device="cpu", dtype=torch.float32), images)
@@ -495,7 +495,7 @@ def uniform() -> Reference:
 
 
 def colours() -> Reference:
-    """One colour everywhere, drawn anew for each sample: each channel evenly from the image's own range [min, max]."""
+    """One colour everywhere, another for each sample: each channel uniform over the image's own range [min, max]."""
 
     def function(images: Tensor, source: torch.Generator) -> Tensor:
         axes = places(images)
@@ -577,7 +577,7 @@ MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
 
 
 def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference:
-    """The reference called `name`; black and white are so in the colours of images normalised with `mean` and `std`.
+    """The reference called `name`; black and white are normalised with `mean` and `std` like the images.
 
     >>> float(by_name("white", (0.5,), (0.25,)).draw(torch.zeros(1, 1, 2, 2), [0], 0, 0).images[0, 0, 0, 0])
     2.0
@@ -593,7 +593,7 @@ def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference
 
 
 def as_reference(reference: ReferenceLike, default: str = "usual", samples: int = 1, seed: int = 0) -> Reference:
-    """The reference for what the user said.
+    """The reference for what the user passed.
 
     A `Reference`; a tensor of images; a name ("usual", "mixed", "photographs", "blurred", "colours", "noise",
     "uniform", "constant", "black", "white"); a callable `f(images) -> references` or

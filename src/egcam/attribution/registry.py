@@ -25,7 +25,7 @@ GROUPS: dict[Group, str] = {
     "gradient-free": "class activation maps without gradients",
     "attention": "from the attention of transformers",
     "input": "attributions at the pixels",
-    "control": "maps that know nothing of the class, which a method must beat",
+    "control": "maps that ignore the class, which a method must beat",
     "yours": "registered by you",
 }
 
@@ -43,7 +43,7 @@ class Method:
     """What is known of a method; whatever lists, draws or times methods reads it here.
 
     Attributes:
-        name: what it is asked for by.
+        name: by which `egcam.explain` and the command find it.
         factory: makes the explainer of a model.
         label: its name in legends and tables.
         summary: what it does, in a line.
@@ -111,10 +111,10 @@ def register(name: str, factory: None = None, **facts: Unpack[Facts]) -> Callabl
 def register(name: str, factory: Factory | None = None, **facts: Unpack[Facts]) -> Callable[[Made], Made] | None:
     """Add a method under a name of its own; `factory(model, **options)` must return an explainer.
 
-    Without a factory it decorates a class, which then goes by that name.
+    Without a factory it is a decorator of a class.
 
     Args:
-        name: what it is asked for by.
+        name: by which `egcam.explain` and the command find it.
         factory: a class, or a function that makes an explainer of a model.
         facts: all may be left out. `label`, its name in legends and tables (else `name`); `summary`, what it does in a
             line; `group`, "gradient", "gradient-free", "attention", "input", "control" (left out of lists) or "yours";
@@ -256,7 +256,7 @@ def explain(
     target: Target = None,
     **options: Any,
 ) -> Explanation:
-    """Explain images with a method by name: Expected Grad-CAM unless another is asked for.
+    """Explain images with a method by name, by default Expected Grad-CAM.
 
     Args:
         model: the classifier.

@@ -23,7 +23,7 @@ from egcam.rng import generator
 @register(
     "rise",
     label="RISE",
-    summary="random masks averaged, each weighted by the class score of the image behind it; slow",
+    summary="random masks averaged, each weighted by the class score of the image seen through it; slow",
     group="input",
     cost=500,
     line=("black", ":", "*"),
@@ -33,7 +33,7 @@ class RISE(Explainer):
 
     M_s is a grid of cells that are 1 with probability p and 0 otherwise, enlarged bilinearly to one cell more than the
     image and cut to it at random. As in the paper, y is the probability unless `score` says otherwise. The error is
-    that of the average over masks.
+    the standard error of the average over masks.
 
     Args:
         model: the classifier.

@@ -43,7 +43,7 @@ def _rows(which: SupportsIndex | slice, count: int) -> range:
     if isinstance(which, slice):
         rows = range(count)[which]
         if rows.step != 1:
-            raise InputError("images are taken in a row, explanation[2:5]; take others one by one, explanation[7]")
+            raise InputError("a slice must have a step of 1, as explanation[2:5]; take others singly, explanation[7]")
         if not rows:
             raise InputError(f"explanation[{which.start}:{which.stop}] holds no image: there are {count}")
         return rows

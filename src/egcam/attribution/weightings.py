@@ -45,7 +45,7 @@ class Weighting(ABC):
         return self.weights(moments, activations) * activations
 
     def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
-        """(n, K, h, w) what each channel would add if all samples spoke with one sign: w_k(E|g|) |A^k|."""
+        """(n, K, h, w) what each channel would add if all samples had the same sign: w_k(E|g|) |A^k|."""
         assert moments.size is not None
         magnitudes = activations.abs()
         return self.weights(Moments(moments.size), magnitudes) * magnitudes

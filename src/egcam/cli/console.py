@@ -26,7 +26,7 @@ from egcam.progress import Progress, piece_of
 DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA, NO_SPACE, STOPPED = 0, 1, 2, 3, 4, 130
 EXIT_CODES = (
     "Exit codes: 0 all done; 1 some images failed, the others are done; "
-    "2 wrong use (unknown model, method, layer, class, …); 3 an extra is not installed; 4 the disk is full; "
+    "2 wrong usage (unknown model, method, layer, class, …); 3 an extra is not installed; 4 the disk is full; "
     "130 stopped."
 )
 
@@ -38,7 +38,7 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def out() -> Console:
-    """Where answers go; made anew so that a redirected stdout is honoured."""
+    """Where answers go; created on each call so that a redirected stdout is honoured."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
@@ -191,22 +191,22 @@ def ended_by_signals() -> Iterator[None]:
         if number == signal.SIGINT:
             if came.count(number) > 2:
                 os._exit(STOPPED)
-            # Not by print, which may be in the midst of something.
-            os.write(2, b"egcam: saving what is done; once more ends it at once\n")
+            # Not print, which may be interrupted in the middle of a write.
+            os.write(2, b"egcam: saving finished work; press again to end at once\n")
 
     for number in heard:
         signal.signal(number, end)
     try:
         yield
     finally:
-        # Once one came the process is about to end; another must not turn its exit code into that of a crash.
+        # After the first signal the process is about to end; a second must not turn its exit code into a crash's.
         for number in heard:
             signal.signal(number, signal.SIG_IGN if came else before[number])
 
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Say egcam's own warnings in a line each, once, without Python's words around them; others as usual."""
+    """Print egcam's own warnings once, in one line each, without Python's prefix; others as usual."""
     said: set[str] = set()
     with warnings.catch_warnings():
         usual = warnings.showwarning

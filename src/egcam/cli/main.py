@@ -30,7 +30,7 @@ app = typer.Typer(
     name="egcam",
     cls=PlainGroup,
     help="Why did the network say that? Heat maps of what an image classifier looked at.\n\n"
-    "Expected Grad-CAM and the methods it is compared with, on any convolutional classifier.",
+    "Expected Grad-CAM and the methods it is compared with, for any PyTorch image classifier.",
     epilog="Start with:  egcam demo   and then:  egcam explain photo.jpg\n\n" + EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -52,7 +52,7 @@ def _root(
     ] = False,
     plugin: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A Python file that registers methods of your own, before the command."),
+        typer.Option(metavar="FILE", help="A Python file that registers your own methods; comes before the command."),
     ] = None,
 ) -> None:
     if plugin:

@@ -27,7 +27,7 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="NAME",
-        help="Embedded, torchvision's, timm's (timm/NAME), Hugging Face's (hf:NAME or a folder), or your own: "
+        help="Built-in, torchvision, timm (timm/NAME), Hugging Face (hf:NAME or a folder), or your own: "
         "path/to/file.py:function. See: egcam models",
     ),
 ]
@@ -37,26 +37,26 @@ Weights = Annotated[
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Class names, one on each line or in JSON, where they are not known."),
+    typer.Option(metavar="FILE", help="Class names, one per line or in JSON, if egcam does not know them."),
 ]
 Texts = Annotated[
     list[str] | None,
-    typer.Option("--text", metavar="TEXT", help="For CLIP and SigLIP: a text to compare images with; give several."),
+    typer.Option("--text", metavar="TEXT", help="For CLIP and SigLIP: a text to compare images with; repeat for more."),
 ]
 Target = Annotated[
     str | None,
-    typer.Option("--target", "-t", metavar="NAME|INT", help="The class to explain; the predicted one if not given."),
+    typer.Option("--target", "-t", metavar="NAME|INT", help="The class to explain; default: the predicted one."),
 ]
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="How to explain; see: egcam methods")]
-Most = Annotated[int, typer.Option(metavar="N", min=1, help="How many objects to explain in an image, at most.")]
+Most = Annotated[int, typer.Option(metavar="N", min=1, help="Explain at most this many objects per image.")]
 Methods = Annotated[
     str | None,
     typer.Option(
         metavar="a,b,c|all",
-        help="Which methods; the usual ones if not given. all leaves out those that cannot be applied.",
+        help="Which methods; default: the usual ones. all: every method that can be applied.",
     ),
 ]
-Layer = Annotated[str | None, typer.Option(metavar="NAME", help="The layer, by dotted name; found if not given.")]
+Layer = Annotated[str | None, typer.Option(metavar="NAME", help="The layer's dotted name; default: egcam finds one.")]
 Reference = Annotated[
     str | None,
     typer.Option(
@@ -66,7 +66,7 @@ Reference = Annotated[
     ),
 ]
 Samples = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="How many samples (or steps) an averaging method takes.")
+    int | None, typer.Option(metavar="N", min=1, help="How many samples (or steps) a sampling method takes.")
 ]
 Tolerance = Annotated[
     float | None,
@@ -76,18 +76,21 @@ Reshape = Annotated[
     str | None,
     typer.Option(metavar="KIND", help="What the layer outputs: tokens, 14x14 (their grid), channels-first or -last."),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Same seed, same map.")]
-Device = Annotated[str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:1, mps; a GPU if there is one.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same result.")]
+Device = Annotated[
+    str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:1, mps; default: a GPU if there is one.")
+]
 BatchSize = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Most images in one pass; else as many as memory allows.")
+    int | None, typer.Option(metavar="N", min=1, help="Most images per pass; default: as many as memory allows.")
 ]
 Signed = Annotated[bool, typer.Option("--signed", help="Show negative evidence, too (no ReLU).")]
 Sharpness = Annotated[
-    float, typer.Option(metavar="P", min=1, help="Draw heat maps to the power of P: what is small gets smaller.")
+    float,
+    typer.Option(metavar="P", min=1, help="Raise heat maps to the power of P in pictures, which fades small values."),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the files go.")]
-Open = Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where to write the files.")]
+Open = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _SILENCE = 120.0
 
 
 def cost_line(found: Estimate, workers: int | None) -> str:
-    """How much a study is, in a line; `workers` is None where nobody knows yet how many there will be."""
+    """How much a study is, in a line; `workers` is None if nobody knows yet how many there will be."""
     shared = "of one worker's time" if workers is None else f"with {counted(workers, 'worker')}"
     return (
         f"{counted(found.images, 'image')}, {counted(found.units, 'unit')}, {found.total_passes:,} passes: "
@@ -38,14 +38,14 @@ def estimate_lines(found: Estimate, workers: int, memory: int | None) -> list[st
     ]
     lines.append(
         f"by the fastest and the slowest probe {duration(found.fastest / workers)} to "
-        f"{duration(found.slowest / workers)}; backward passes and reading come on top"
+        f"{duration(found.slowest / workers)}; backward passes and reading images are not included"
     )
     total = max(found.total_seconds, 1e-9)
     for what, parts in (("methods", found.by_method), ("metrics", found.by_metric)):
         most = sorted(parts.items(), key=lambda one: -one[1])[:5]
         lines.append(f"dearest {what}: " + ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in most))
     if memory is not None:
-        lines.append(f"memory: {_size(memory)} for this estimate; a worker takes about as much, and its batches on top")
+        lines.append(f"memory: {_size(memory)} for this estimate; a worker takes about as much, plus its batches")
     lines.append(
         f"disk: about {_size(found.disk)}; report: about {duration(found.report_seconds)} and "
         f"{_size(found.report_memory)} of memory"
@@ -54,7 +54,7 @@ def estimate_lines(found: Estimate, workers: int, memory: int | None) -> list[st
 
 
 def peak_memory() -> int | None:
-    """The most bytes this process has held; None where the system does not say."""
+    """The most bytes this process has held; None if the system does not say."""
     try:
         import resource
     except ImportError:
@@ -78,11 +78,11 @@ def _size(count: float) -> str:
 class Bar(Watcher):
     """A bar on stderr with units, rate and time left; a line now and then where nobody sees a bar.
 
-    The share done is that of passes, not of units: Score-CAM's units take hundreds of times as many as Grad-CAM's.
-    A thread of its own keeps it alive: also while no unit comes in it is said that the run is, and since when.
+    The share done counts passes, not units: Score-CAM's units take hundreds of times as many as Grad-CAM's.
+    A separate thread keeps it alive: it also reports while no unit finishes, and for how long.
 
     Args:
-        wanted: whether anything is said at all.
+        wanted: whether to print anything at all.
         clock: seconds that pass.
         every: seconds between two lines.
     """

@@ -19,7 +19,7 @@ class Comparable(NamedTuple):
     """The scores of M methods on N images by one metric, as far as they can be compared.
 
     Attributes:
-        values: (N, M) scores, NaN where an image does not count in a method's mean.
+        values: (N, M) scores, NaN if an image does not count in a method's mean.
         compared: (M,) whether the method is compared with the others.
         images: how many images the means of the compared methods are over; 0 where no method is compared.
     """

@@ -1,4 +1,4 @@
-"""Which scores a map that knows nothing of the class would have had too."""
+"""Which scores a map that ignores the class would have had too."""
 
 from __future__ import annotations
 

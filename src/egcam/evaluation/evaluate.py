@@ -1,4 +1,4 @@
-"""Measure methods against each other: explain once, share what metrics have in common, and tabulate.
+"""Measure methods against each other: explain once, share what metrics share, and tabulate.
 
 An image or a method that fails does not end the run: its scores are missing, the table says why, and a warning names
 it.
@@ -63,12 +63,12 @@ def evaluate(
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
 
-    Each method explains every image once, and the maps are in `Table.maps`. Metrics share what they can: the pass of
-    the unaltered images, insertion and deletion their curves, the robustness metrics their perturbed explanations, the
-    confidence metrics their masked images, and all methods what infidelity finds out about the network. All methods are
-    given the same classes and the same noise, so that their scores are paired. A method or metric that raises an error
-    has NaN with the cause in the table, an `egcam.errors.FailedEvaluationWarning` names it, and the rest continues. To
-    stop instead, turn the warning into an error.
+    Each method explains every image once; the maps are in `Table.maps`. Metrics share what they can: the pass of the
+    unaltered images, the curves of insertion and deletion, the perturbed explanations of the robustness metrics, the
+    masked images of the confidence metrics, and infidelity's passes, for all methods. All methods get the same classes
+    and the same noise, so that their scores are paired. If a method or metric raises an error, its score is NaN with
+    the cause in the table, an `egcam.errors.FailedEvaluationWarning` names it, and the rest continues. To stop instead,
+    turn the warning into an error.
 
     Args:
         model: the classifier.
@@ -79,18 +79,18 @@ def evaluate(
         target: the classes to explain, or `egcam.targets`, one or one per image; None is the prediction.
         masks: (N, H, W) masks of the objects, for localization.
         reference: what Expected Grad-CAM's references are drawn from; goes to the named methods that take one.
-        seed: of methods by name and of metrics.
-        protocol: "default", or "paper" for its conventions in every metric that has them.
-        layer: where methods by name explain; goes to those that take one.
-        reshape: how that layer's output becomes (N, channels, height, width), where it is not; see `egcam.Explainer`.
+        seed: for methods by name and for metrics.
+        protocol: "default", or "paper" for the paper's conventions in metrics.
+        layer: for methods by name that take one.
+        reshape: how that layer's output becomes (N, channels, height, width), if it is not; see `egcam.Explainer`.
         classes: the class names, for targets by name; models that carry names need none.
-        inputs: further positional inputs of the model: tensors with N rows go with the images row by row, what all
-            images have in common is passed as `egcam.shared(…)`. A callable among the methods is then called with
+        inputs: additional positional inputs of the model: tensors with N rows go with the images row by row; pass what
+            all images share as `egcam.shared(…)`. A callable among the methods is then called with
             (images, target, inputs=…, keywords=…).
-        keywords: further keyword inputs of the model, treated alike.
+        keywords: additional keyword inputs of the model, treated alike.
         method_options: more options of methods by name, by method.
         metric_options: options of metrics, by metric.
-        image_names: names of the images for the table; their numbers otherwise.
+        image_names: names of the images in the table; by default their numbers.
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
         curves: keep the insertion and deletion curves in `Table.curves`.
         progress: called with a line when a method begins a metric.
@@ -152,7 +152,7 @@ def _chosen_metrics(wanted: Sequence[str] | None, masks: Any) -> list[type[Metri
         wanted = [wanted]
     chosen = [metric(name) for name in dict.fromkeys(wanted)]
     if not chosen:
-        raise MetricError("there are no metrics to compute; egcam.metrics.names() lists them")
+        raise MetricError("no metrics are given; egcam.metrics.names() lists them")
     needing = [one.name for one in chosen if "masks" in one.needs]
     if needing and masks is None:
         raise InputError(f"{needing[0]} compares maps with the object's mask: pass masks=…")
@@ -182,7 +182,7 @@ def _named(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Method
                 raise MethodError(f"two methods are called {name!r}: pass a mapping with a name of its own for each")
             named[name] = one
     if not named:
-        raise MethodError("there are no methods to evaluate; egcam.methods() lists them")
+        raise MethodError("no methods are given; egcam.methods() lists them")
     return named
 
 
@@ -217,11 +217,11 @@ def _maker(method: Method, common: Options, options: Options) -> Maker:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one method.
+    """The outcome of one method.
 
     Attributes:
         rows: one for each metric and image, in this order.
-        maps: (N, h, w) before they were enlarged, NaN for images that could not be explained; None where none could.
+        maps: (N, h, w) before they were enlarged, NaN for images that could not be explained; None if none could.
         curves: insertion and deletion curves, by metric and image.
         failures: what raised an error.
     """

@@ -33,8 +33,8 @@ class Failure:
 
     Attributes:
         method: its name in the table.
-        metric: which metric raised; None where the method itself did.
-        image: the image's number; None where all images failed at once.
+        metric: which metric raised; None if the method itself did.
+        image: the image's number; None if all images failed at once.
         fault: what was raised.
     """
 

@@ -23,7 +23,7 @@ _MOST = 6
 
 @dataclass(frozen=True)
 class LayerScore:
-    """A layer and what a map there is worth.
+    """A layer and how good the maps there are.
 
     Attributes:
         layer: name, channels, size and cost.
@@ -66,17 +66,17 @@ def best_layer(
 ) -> list[LayerScore]:
     """Insertion-deletion of a method's maps at several layers, best first.
 
-    Explained are the predictions. Use images of your own, and others than those you will judge the maps by.
+    It explains the predictions. Use your own images, but not those you will judge the maps by.
 
     Args:
         model: the classifier.
         images: (N, C, H, W), preprocessed.
         method: a registered method that has a layer.
-        layers: which to try; by default the last one of each resolution below a quarter of the image's side, and where
+        layers: which to try; by default the last one of each resolution below a quarter of the image's side and, if
             these are few, the ones before them.
         step: pixels at once in the curves; by default a twelfth of the image.
-        inputs: further positional inputs of the model, as in an explanation.
-        keywords: further keyword inputs of the model.
+        inputs: additional positional inputs of the model, as in an explanation.
+        keywords: additional keyword inputs of the model.
         options: of the method.
     """
     extra: dict[str, Any] = {"inputs": inputs, "keywords": keywords}

@@ -6,7 +6,7 @@ from math import isfinite
 
 
 def figure(value: float) -> str:
-    """A number with four significant digits, as tables print it; '-' where there is none.
+    """A number with four significant digits, as tables print it; '-' if there is none.
 
     Example:
         >>> figure(0.12345), figure(float("nan")), figure(123456.7), figure(0.00001234)

@@ -88,7 +88,7 @@ def means_over(table: Table) -> str:
     counts = image_counts(table)
     different = sorted({count for count in counts if count})
     if not different:
-        said = "no image has a score of all methods"
+        said = "no image has a score for all methods"
     elif len(set(counts)) > 1:
         said = f"means over as many images as the last row says, {_ALIKE}"
     else:

@@ -59,7 +59,7 @@ class Ranking:
 
 
 def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Ranking | None:
-    """The mean ranks of the methods of a table, or of the tables of several models; None where nothing can be ranked.
+    """The mean ranks of the methods of a table, or of the tables of several models; None if nothing can be ranked.
 
     Args:
         tables: of the same methods; where there are several, their images are matched by name.
@@ -137,7 +137,7 @@ def _images(table: Table) -> list[tuple[int | str, int]]:
 
 
 def _places(table: Table, methods: Sequence[str], name: str) -> Values:
-    """(M, N) the places of the methods on each image, ties averaged; NaN where a method has no score for the image.
+    """(M, N) the places of the methods on each image, ties averaged; NaN if a method has no score for the image.
 
     NaN is never smaller than, or equal to, anything.
     """

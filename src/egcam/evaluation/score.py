@@ -13,7 +13,7 @@ class Score(NamedTuple):
         image: the image's number or name.
         method: the method's name.
         metric: the metric's name.
-        value: NaN where there is none.
+        value: NaN if there is none.
         seconds: how long it took; work that metrics share counts for the first that needs it.
         cause: why there is no value.
     """

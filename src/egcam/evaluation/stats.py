@@ -194,7 +194,7 @@ Verdict = Literal["ahead", "behind", "no difference shown", "no score", "too few
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a method by a metric, with its interval (NaN where there is none)."""
+    """The mean of a method by a metric, with its interval (NaN if there is none)."""
 
     metric: str
     method: str
@@ -308,7 +308,7 @@ def ranks_of(table: Table, metric: str) -> list[float]:
 
 
 def verdict(metric: str, difference: float, low: float, high: float, *, compared: bool = True) -> Verdict:
-    """What a paired difference and its interval allow to say; nothing where one of the two is not compared.
+    """What a paired difference and its interval allow to say; nothing if one of the two is not compared.
 
     Example:
         >>> verdict("insertion", 0.2, 0.1, 0.3), verdict("deletion", 0.2, 0.1, 0.3)

@@ -62,7 +62,7 @@ class Table:
         return _frame([row for row in self.rows if row.cause is not None], "cause")
 
     def values(self, method: str, metric: str) -> Values:
-        """(N,) the scores of a method by a metric, NaN where there is none, in the order of the images."""
+        """(N,) the scores of a method by a metric, NaN for missing ones, in the order of the images."""
         return self._scores.get((method, metric), np.array([]))
 
     @cached_property
@@ -87,7 +87,7 @@ class Table:
         whether it is compared, "pairs" the number its difference is over.
 
         Args:
-            baseline: the method others are compared with; None is "grad-cam" where present, else the first.
+            baseline: the method others are compared with; None is "grad-cam" if present, else the first.
             level: of the intervals.
             resamples: of the bootstrap.
             seed: of the bootstrap.
@@ -116,7 +116,7 @@ class Table:
         return comparable(np.stack([self.values(method, metric) for method in self.methods], 1))
 
     def means(self, metric: str) -> list[float]:
-        """The means of the methods by a metric, over the images that count; NaN where a method has none."""
+        """The means of the methods by a metric, over the images that count; NaN if a method has none."""
         return [float(mean) for mean in means(self.comparable(metric).values)]
 
     def to_markdown(self) -> str:

@@ -26,7 +26,7 @@ class Convergence:
     Attributes:
         samples: (S,) the sample numbers.
         errors: (R, S) the true relative error of each run, ||map_n - map_long|| / ||map_long||.
-        reported: (R, S) the relative standard error each run reports, ||error_n|| / ||map_long||; NaN where a run
+        reported: (R, S) the relative standard error each run reports, ||error_n|| / ||map_long||; NaN if a run
             is too short to tell.
         maps: (S, h, w) the maps of the first run.
         long_map: (h, w) the map of the long run.

@@ -58,7 +58,7 @@ def by_metric(scores: Iterable[Mean]) -> dict[str, dict[str, Mean]]:
 
 
 def best_of(panel: Mapping[str, Mean], higher_is_better: bool) -> set[str]:
-    """The methods with the best mean of a metric, as printed; none where all are the same or only one has a score."""
+    """The methods with the best mean of a metric, as printed; none if all are the same or only one has a score."""
     means = {method: float(figure(score.mean)) for method, score in panel.items() if isfinite(score.mean)}
     if len(set(means.values())) < 2:
         return set()

@@ -39,7 +39,7 @@ class _Network:
 
 @dataclass(frozen=True)
 class AtLayer:
-    """(N, h, w) maps before they were enlarged, and the layer they were made at; None where it is not known."""
+    """(N, h, w) maps before they were enlarged, and the layer they were made at; None if it is not known."""
 
     maps: Tensor
     layer: str | None = None
@@ -59,12 +59,12 @@ class Case:
         target: the explained classes; None is the explanation's own, and the prediction for maps alone.
         masks: (N, H, W) masks of the objects.
         explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers.
-        maker: makes that explainer for another model, where that is known.
+        maker: makes that explainer for another model, if known.
         batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
-        logits: (N, classes) the model's output for the images, where it is known: then they are not passed again.
-        inputs: further positional inputs of the model: tensors with N rows go with the images row by row, what all have
-            in common is `egcam.shared(…)`.
-        keywords: further keyword inputs of the model, treated alike.
+        logits: (N, classes) the model's output for the images, if known: then they are not passed again.
+        inputs: additional positional inputs of the model: tensors with N rows go with the images row by row; pass what
+            all images share as `egcam.shared(…)`.
+        keywords: additional keyword inputs of the model, treated alike.
         classes: the class names, for targets by name; None are those of the model, or of the explanation.
         dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the explanation,
             explainer or model.
@@ -192,7 +192,7 @@ class Case:
 
     @property
     def at_layer(self) -> AtLayer:
-        """The maps as they were made, at the layer's own size, where that is known; else as they were given."""
+        """The maps as they were made, at the layer's own size, if that is known; else as they were given."""
         if self._at_layer is not None:
             return self._at_layer
         made = self._made
@@ -274,7 +274,7 @@ class Case:
 
     @property
     def asked(self) -> Target:
-        """What an explainer is asked for: the classes, without a pass where they are known, or the callable."""
+        """What an explainer is asked for: the classes, without a pass if they are known, or the callable."""
         target = self.target
         if isinstance(target, Tensor) and target.shape == (len(self.images),) and _whole_numbers(target):
             return target.to(self.images.device)

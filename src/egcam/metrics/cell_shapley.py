@@ -121,7 +121,8 @@ def _orders(count: int, cells: int, seed: int, reference: int) -> Iterator[Tenso
     better="higher",
     label="Cells",
     title="Agreement with Shapley values",
-    meaning="The correlation of the map with what each cell of its layer contributes, other images in the empty cells.",
+    meaning="The correlation of the map with the Shapley values of its layer's cells, with other images' activations "
+    "in absent cells.",
 )
 @dataclass(frozen=True)
 class ShapleyAgreement(Metric):
@@ -129,7 +130,7 @@ class ShapleyAgreement(Metric):
 
         score = corr over the cells of (a, phi)        phi: `egcam.truth.cell_shapley`
 
-    Every cell is always that of a real image, and only what follows the layer is run, once for each cell and
+    Every cell always comes from a real image, and only what follows the layer is run, once for each cell and
     permutation. The values are found once for all maps of a layer.
 
     Conventions: the map counts as it was made, so take `signed=True` to have negative evidence judged too; one of
@@ -137,7 +138,7 @@ class ShapleyAgreement(Metric):
     layer are judged alike.
 
     Attributes:
-        layer: by name; None is the one the map was made at, found as for any method where that is not known.
+        layer: by name; None is the one the map was made at or, if unknown, the one found as for any method.
         references: (M, C, H, W) images, preprocessed as the model expects; None is `most` photographs for each image.
         most: how many references are used for an image.
         permutations: how many for each image, `most` or more.

@@ -30,7 +30,7 @@ def _mass(maps: Tensor) -> Tensor:
     group="complexity",
     better="lower",
     label="CP",
-    meaning="The entropy of the map: low where few places carry it.",
+    meaning="The entropy of the map: low if it is concentrated in few places.",
     needs=["heatmaps"],
     paper=True,
 )
@@ -60,7 +60,7 @@ class Complexity(Metric):
     group="complexity",
     better="higher",
     label="SP",
-    meaning="The Gini index of the map: near 1 where it points at few places, 0 where it is even.",
+    meaning="The Gini index of the map: near 1 if it is concentrated in few places, 0 if it is uniform.",
     needs=["heatmaps"],
     paper=True,
 )

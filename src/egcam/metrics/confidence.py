@@ -151,7 +151,8 @@ class AverageGain(_OfConfidence):
     better="higher",
     label="ADCC",
     title="ADCC",
-    meaning="Three in one: the map stays when only what it shows is left, shows little, and keeps the class score.",
+    meaning="Three in one: whether the map stays the same when only what it shows is left, is concentrated, and keeps "
+    "the class score.",
     needs=["model", "explainer"],
     reuses_maps=True,
 )
@@ -194,8 +195,8 @@ class Adcc(Metric):
     better="higher",
     label="ARCC",
     title="ARCC",
-    meaning="Three in one: the map stays when only what it shows is left, shows little, and orders pixels as ROAD from "
-    "both ends asks for.",
+    meaning="Three in one: whether the map stays the same when only what it shows is left, is concentrated, and does "
+    "well on ROAD in both orders.",
     needs=["model", "explainer"],
     reuses_maps=True,
 )

@@ -32,7 +32,7 @@ def made_by(
     with torch.enable_grad(), warnings.catch_warnings():
         if not warn:
             warnings.simplefilter("ignore", ZeroMapWarning)
-        # A copy, for a callable may run a model that writes into its input.
+        # A copy, because a callable may run a model that writes into its input.
         more = {} if extra is None else extra.for_call()
         if more:
             _check_takes_more(explainer)
@@ -48,7 +48,7 @@ def _check_takes_more(explainer: Explainer) -> None:
             "the model has further inputs, and this explainer does not take them: it must be one of egcam's, or a "
             "callable (images, target, inputs, keywords) -> maps"
         ) from None
-    except ValueError:  # a callable without a signature says by itself what it does not take
+    except ValueError:  # a callable without a signature raises its own error for arguments it does not take
         return
 
 

@@ -54,8 +54,8 @@ def _curve_work(
     group="faithfulness",
     better="higher",
     label="FE",
-    meaning="Groups of pixels are removed one at a time; the correlation of what the map and the class score say of "
-    "each. 1 where the map has the right amounts.",
+    meaning="Groups of pixels are removed one at a time; the correlation between their share of the map and the drop "
+    "in the class score. 1 if the map's values are in proportion.",
     paper=True,
     paper_options={"step": 224},
 )
@@ -95,7 +95,7 @@ class FaithfulnessEstimate(Metric):
         groups, count = relevance_ranks(maps) // step, steps_of(step, maps[0].numel())
         if count < 2:
             every = torch.ones(len(images), dtype=torch.bool)
-            case.undefined(every, f"one group: {step} pixels in a step are the whole image")
+            case.undefined(every, f"one group: a step of {step} pixels is the whole image")
         scorer, counts = case.scorer(self.score), torch.full((len(images),), count, device=images.device)
         end = replacement(self.baseline, images)
         drops = scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative=False)
@@ -163,7 +163,7 @@ class PixelFlipping(Metric):
     better="higher",
     label="Ins",
     meaning="Pixels of a blurred image are put back, the most important ones first; the area under the class score. "
-    "High where the map finds what the network needs.",
+    "High if the map finds what the network needs.",
     paper=True,
 )
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class Insertion(Metric):
     group="faithfulness",
     better="lower",
     label="Del",
-    meaning="Pixels are taken away, the most important ones first; the area under the class score. Low where the map "
-    "finds what the network cannot do without.",
+    meaning="Pixels are removed, the most important ones first; the area under the class score. Low if the map finds "
+    "what the network cannot do without.",
     paper=True,
 )
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class Deletion(Metric):
 
     Conventions: trapezoid over the share of pixels with both ends, so a last step that is smaller counts for
     less; `step` is one row's worth of pixels (224 at 224 px, as RISE); deleted pixels become 0, the training
-    mean of normalised images; ties in reading order. The paper's own figures come from a library that cannot
-    be had: this follows RISE. Only the order of the map matters.
+    mean of normalised images; ties in reading order. The paper's own figures come from a library that is not
+    available: this follows RISE. Only the order of the map matters.
 
     Attributes:
         step: pixels deleted at once.
@@ -259,12 +259,12 @@ class Deletion(Metric):
     better="higher",
     label="Ins-Del",
     title="Insertion-deletion",
-    meaning="Insertion less deletion: one number for both.",
+    meaning="Insertion minus deletion: one number for both.",
     paper=True,
 )
 @dataclass(frozen=True)
 class InsertionDeletion(Metric):
-    """Insertion less deletion; higher is better. Conventions and options as in the two.
+    """Insertion minus deletion; higher is better. Conventions and options as in the two.
 
     Attributes:
         step: pixels changed at once.
@@ -310,8 +310,8 @@ class InsertionDeletion(Metric):
     better="higher",
     label="IROF",
     title="IROF",
-    meaning="Superpixels are removed, the most important ones first; the area over the class score. High where the "
-    "map finds what the network cannot do without.",
+    meaning="Superpixels are removed, the most important ones first; the area over the class score. High if the map "
+    "finds what the network cannot do without.",
     paper=True,
     paper_options={"baseline": "grey", "quantus": True},
 )
@@ -404,7 +404,7 @@ def _segments_by_relevance(maps: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 )
 @dataclass(frozen=True)
 class Sufficiency(Metric):
-    """Share of the images with a like map that get the same prediction (Dasgupta et al. 2022); higher is better.
+    """Share of the images with a similar map that get the same prediction (Dasgupta et al. 2022); higher is better.
 
     With |a| divided by its maximum, v_p the variance of pixel p over the set, and the distance
     d_ij = sqrt(Σ_p (a_ip - a_jp)² / v_p) divided by its largest value over the set:
@@ -483,7 +483,7 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
         causes.mark(usable, "sufficiency compares images, and there is no other")
         return maps.new_zeros(len(maps))
     rows = standardised(scaled_by_peak(maps[usable]).abs().flatten(1))
-    # Not every device knows double precision.
+    # Not every device supports double precision.
     rows = rows.cpu() if rows.device.type == "mps" else rows
     scores = maps.new_zeros(len(maps))
     scores[usable] = neighbour_shares(rows, predictions[usable].to(rows.device), threshold).to(scores)
@@ -495,7 +495,7 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
     group="faithfulness",
     better="lower",
     label="Inf",
-    meaning="Patches are removed one at a time; how far the map is from predicting what that does to the class score.",
+    meaning="Patches are removed one at a time; how badly the map predicts the change in the class score.",
     paper=True,
     paper_options={"patch": "paper", "scale": "unit-sum"},
 )
@@ -542,7 +542,7 @@ class Infidelity(Metric):
             raise InputError(f"unknown scale {self.scale!r}; {near_misses(self.scale, ('best', 'unit-sum', 'raw'))}")
         images, maps = case.images, case.maps
         groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
-        # Once, for a function given as baseline may draw.
+        # Once, because a function given as baseline may be random.
         end = replacement(self.baseline, images)
         drops = self._drops(case, end)
         said = group_sums(maps * (images - end).sum(1).to(maps), groups, count).to(drops)
@@ -563,7 +563,7 @@ class Infidelity(Metric):
         return work_key("patches", *sides, self.baseline, self.cumulative, self.score)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each patch, whatever the map; none where the patch does not fit, which is refused."""
+        """A pass for each patch, whatever the map; none if the patch does not fit, which is refused."""
         try:
             sides = patch_sides(self.patch, (size, size))
         except InputError:
@@ -634,7 +634,8 @@ def _scaling(scale: str, said: Tensor, drops: Tensor, maps: Tensor) -> Tensor:
     group="faithfulness",
     better="higher",
     label="Sens-n",
-    meaning="Random sets of pixels are removed; the correlation of what the map and the class score say of each.",
+    meaning="Random sets of pixels are removed; the correlation between their share of the map and the drop in the "
+    "class score.",
 )
 @dataclass(frozen=True)
 class SensitivityN(Metric):

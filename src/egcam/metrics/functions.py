@@ -26,8 +26,8 @@ _PROTOCOL = '"default" or "paper".'
 _DIMENSIONS = "1 for signals, 2 for images, 3 for volumes and video; None is inferred from the other arguments."
 _BATCH = "the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere."
 _OF_MODEL: dict[str, tuple[str, Any]] = {
-    "inputs": ("further positional inputs of the model; see `Case`.", ()),
-    "keywords": ("further keyword inputs of the model.", None),
+    "inputs": ("additional positional inputs of the model; see `Case`.", ()),
+    "keywords": ("additional keyword inputs of the model.", None),
     "classes": ("the class names, for targets by name.", None),
 }
 

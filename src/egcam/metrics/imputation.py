@@ -97,8 +97,8 @@ def _coarse_guess(images: Tensor, gone: Tensor) -> Tensor:
     better="lower",
     label="ROAD",
     title="ROAD",
-    meaning="Pixels are filled in from their neighbours, the most important ones first; the mean class score. Low "
-    "where the map finds what the network cannot do without.",
+    meaning="Pixels are filled in from their neighbours, the most important ones first; the mean class score. Low if "
+    "the map finds what the network cannot do without.",
 )
 @dataclass(frozen=True)
 class Road(Metric):

@@ -119,7 +119,7 @@ def explained_target(target: Target, heatmaps: Maps | None) -> Target:
     if heatmaps.targets is None:
         raise TargetError(
             "this explanation explained a callable target, which it does not keep, so what to score is unknown: "
-            "pass target=… once more, the same callable or a class"
+            "pass target=… again, the same callable or a class"
         )
     classes: Tensor = heatmaps.targets
     return classes.reshape(-1)

@@ -109,7 +109,7 @@ class LayerInsertion(_LayerCurve):
 
         score = area over s of  mean over references of p_y( A in the top share s of the cells, A' elsewhere )
 
-    Every cell is always that of a real image, so nothing is blacked out or blurred, and only what follows the layer is
+    Every cell always comes from a real image, so nothing is blacked out or blurred, and only what follows the layer is
     run.
 
     Conventions: the map is averaged over each cell; ties in reading order. Without `references` the photographs that

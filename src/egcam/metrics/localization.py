@@ -126,7 +126,7 @@ class TopKIntersection(Metric):
     group="localization",
     better="higher",
     label="RRA",
-    meaning="Of as many of the most relevant pixels as the object has, the share that lies on it.",
+    meaning="Among the k most relevant pixels, k being the object's size in pixels, the share that lies on it.",
     needs=["heatmaps", "masks"],
     paper=True,
 )

@@ -83,7 +83,7 @@ def standardised(maps: Tensor) -> Tensor:
 def standardised_cells(cells: Tensor, size: Sequence[int]) -> Tensor | None:
     """The same for maps that are (N, *s) non-negative cells enlarged to `size` and divided by their peak.
 
-    None where that is no shorter way: signed cells, or too many of them.
+    None if that is no shorter way: signed cells, or too many of them.
     """
     count, pixels = cells[0].numel(), torch.Size(size).numel()
     if bool((cells < 0).any()) or count >= pixels or count * pixels > _LARGEST_MATRIX:

@@ -107,7 +107,7 @@ class Metric(ABC):
 
     @abstractmethod
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores, the model in eval mode and without gradients; `case.undefined` notes where there is none."""
+        """(N,) the scores, with the model in eval mode and without gradients; `case.undefined` marks missing ones."""
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """What it asks of the network for an image of `size` x `size` pixels; `explanation`: passes of one map."""
@@ -117,7 +117,7 @@ class Metric(ABC):
         """Tell the case what will be asked of it, where that lets metrics share more."""
 
     def __call__(self, case: Case) -> Tensor:
-        """(N,) the scores; NaN where there is none, named in a warning (or in `egcam.metrics.causes_collected`)."""
+        """(N,) the scores; missing ones are NaN, named in a warning (or in `egcam.metrics.causes_collected`)."""
         case.causes.clear()
         with forward_only(*case.running):
             scores = self.scores(case)
@@ -169,8 +169,8 @@ def register(
         better: "higher" or "lower".
         label: a short heading for tables.
         meaning: one line on what it measures and how to read it.
-        needs: what it is given, in order; "model" stands for the model and the images.
-        title: the name in words; made from `name` unless given.
+        needs: what it is given, in order; "model" means the model and the images.
+        title: the full name; by default made from `name`.
         reuses_maps: of a metric that explains again: whether it can use maps that were made before.
         whole_set: whether it compares images with each other.
         timed: whether it measures time: a study then takes one worker.
@@ -251,7 +251,7 @@ def metric(name: str) -> type[Metric]:
 
 
 def make(name: str, protocol: str = "default", run_seed: int | None = None, **options: Any) -> Metric:
-    """A metric by name, with options; those not given are the protocol's, and the seed the run's where it draws.
+    """A metric by name, with options; those not given come from the protocol, and the seed from the run.
 
     Example:
         >>> make("pixel-flipping", "paper", baseline="white")

@@ -63,8 +63,8 @@ def perturbed_explanations(
         seed: of the noise.
         exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
         batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
-        inputs: further positional inputs of the model; see `Case`.
-        keywords: further keyword inputs of the model.
+        inputs: additional positional inputs of the model; see `Case`.
+        keywords: additional keyword inputs of the model.
         classes: the class names, for targets by name.
 
     Example:
@@ -243,7 +243,7 @@ class AvgSensitivity(MaxSensitivity):
     group="robustness",
     better="lower",
     label="RIS",
-    meaning="The largest relative change of the map per relative change of the image, while the prediction stays.",
+    meaning="The largest relative change of the map per relative change of the image, if the prediction stays.",
     needs=["model", "explainer"],
     reuses_maps=True,
     paper=True,
@@ -306,7 +306,7 @@ class RelativeInputStability(_OfPerturbed):
     group="robustness",
     better="lower",
     label="ROS",
-    meaning="The largest relative change of the map per change of the network's output, while the prediction stays.",
+    meaning="The largest relative change of the map per change of the network's output, if the prediction stays.",
     needs=["model", "explainer"],
     reuses_maps=True,
     paper=True,

@@ -31,7 +31,7 @@ USUAL_STAGES = 10
     group="sanity",
     better="lower",
     label="MPRT",
-    meaning="The network's layers are randomised one after the other; how alike the maps stay.",
+    meaning="The network's layers are randomised one after another; how similar the maps remain.",
     needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class ModelRandomization(Metric):
     group="sanity",
     better="lower",
     label="sMPRT",
-    meaning="MPRT with maps averaged over noisy copies of the image, so that noise does not pass for change.",
+    meaning="Model randomization with maps averaged over noisy copies of the image, so that noise does not count as "
+    "change.",
     needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ class SmoothModelRandomization(ModelRandomization):
     group="sanity",
     better="higher",
     label="eMPRT",
-    meaning="By how much the map's values spread more evenly once the whole network is randomised; 0 or less where the "
-    "map does not depend on what the network has learned.",
+    meaning="How much more uniform the map becomes once the whole network is randomised; 0 or less if the map does not "
+    "depend on what the network has learned.",
     needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class EfficientModelRandomization(Metric):
     group="sanity",
     better="lower",
     label="CS",
-    meaning="How far the hottest places for the class and for the next likely one are the same, chance being 0.",
+    meaning="How far the hottest places for the class and for the next most likely one overlap; 0 is chance.",
     needs=["model", "explainer"],
     reuses_maps=True,
 )
@@ -222,7 +223,7 @@ class ClassSensitivity(Metric):
         o = |T(y) and T(y')| / |T|,   score = (o - share) / (1 - share)
 
     T are the map's top places, y' is the most likely class besides y. 1: the same places for both classes; 0: as many
-    in common as two maps that know nothing of each other.
+    in common as two unrelated maps.
 
     Conventions: maps are compared at the explainer's own size; tied places count by their chance of being among the
     top, so that a constant map scores 0.
@@ -288,7 +289,7 @@ def _among_top(maps: Tensor, count: int) -> Tensor:
     group="sanity",
     better="lower",
     label="RL",
-    meaning="How alike the maps of the class and of another one are.",
+    meaning="How similar the maps of the class and of another class are.",
     needs=["model", "explainer"],
     reuses_maps=True,
 )

@@ -57,7 +57,7 @@ class Scorer:
         target: as everywhere in egcam, also by a name that the model carries; None is the prediction.
         score: "probability", "logit", "sigmoid" or "accuracy".
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
-        known: (N, classes) what the model outputs for the images, where that is known: a class target then needs no
+        known: (N, classes) what the model outputs for the images, if that is known: a class target then needs no
             pass.
         names: the class names; None are those the model carries. With a single output they say which class its number
             is.
@@ -89,7 +89,7 @@ class Scorer:
         classes, clean, outputs = [], [], []
         known = known if self.targets.are_classes else None
         for part in chunks(len(images), self.batch_size):
-            # Copies, here and below, for a model may write into its input.
+            # Copies, here and below, because a model may write into its input.
             rows = torch.arange(part.start, part.stop, device="cpu")
             output = self._run(images[part].clone(), rows) if known is None else known[part]
             of_part = self.targets.part(part.start, part.stop)

@@ -30,7 +30,7 @@ def synchronise(device: torch.device) -> None:
     group="efficiency",
     better="lower",
     label="s/img",
-    meaning="Seconds for one explanation, on this machine as it is now.",
+    meaning="Seconds for one explanation, on this machine under its current load.",
     needs=["model", "explainer"],
     timed=True,
     paper=True,

@@ -123,7 +123,7 @@ def _axis_of_norm(module: nn.Module, shape: tuple[int, ...]) -> Axis | None:
 
 
 def axis_of_shape(shape: tuple[int, ...], image: tuple[int, ...], claimed: set[Axis]) -> Axis | None:
-    """The axis of (N, ., ., .) over an image (height, width), None where the evidence is contradictory or missing.
+    """The axis of (N, ., ., .) over an image (height, width), None if the evidence is contradictory or missing.
 
     Args:
         shape: of the layer's output.

@@ -33,8 +33,8 @@ def downloaded(name: str, build: Callable[[], Made]) -> Made:
         return build()
     except Exception as error:
         raise ModelError(
-            f"the weights of {name} could not be downloaded ({one_line(error)}): connect to the network, "
-            'or name a file of weights, "random" for untrained ones: --weights on the command line, weights in a study'
+            f"the weights of {name} could not be downloaded ({one_line(error)}): connect to the Internet, "
+            'or set weights (--weights on the command line) to a file, or to "random" for an untrained network'
         ) from error
 
 

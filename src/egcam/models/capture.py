@@ -105,7 +105,7 @@ class _Tap:
 
     def _take(self, found: Tensor) -> Tensor | None:
         if not self.with_gradient:
-            # A copy, for the next module may work in place.
+            # A copy, because the next module may work in place.
             self.tensor = found.detach().clone()
             return None
         self.gradients_were_off = not torch.is_grad_enabled()
@@ -123,7 +123,7 @@ class Probe:
         extra: further inputs of the model.
         reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.reading`.
         layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
-        trace: gives a dry run of the model with such images, or None where there is none; made when needed.
+        trace: gives a dry run of the model with such images, or None if there is none; made when needed.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Probe:
 
         unseen = sum(point.module is not None for point in self.points)
 
-        # Knows nothing of the taps: a reference cycle would keep their tensors until the garbage collector comes.
+        # Holds no reference to the taps: a cycle would keep their tensors until the garbage collector runs.
         def on_seen() -> None:
             nonlocal unseen
             unseen -= 1
@@ -287,7 +287,7 @@ class Probe:
 
     def _run(self, images: Tensor, rows: Tensor, layout: torch.memory_format) -> Any:
         args, kwargs = self.extra.rows(rows)
-        # A copy, for the model may write into its input.
+        # A copy, because the model may write into its input.
         return self.model(self.extra.images(images.clone(memory_format=layout)), *args, **kwargs)
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
@@ -318,7 +318,7 @@ class Probe:
         return alone
 
     def channel_axis(self, point: LayerPoint) -> int | None:
-        """Which axis of what a layer outputs holds its channels; None where a callable reads it."""
+        """Which axis of what a layer outputs holds its channels; None if a callable reads it."""
         return self._reader.channel_axis(point)
 
     def _dry_run(self, images: Tensor) -> Trace | None:
@@ -329,7 +329,7 @@ class Probe:
 
 
 def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | None:
-    """d(sum of the scores)/d(each source), or None where the scores do not depend on all of them.
+    """d(sum of the scores)/d(each source), or None if the scores do not depend on all of them.
 
     Scores that depend on nothing and are exactly 0 are those of targets that found nothing to read: a box that no
     detection matches. Their gradient is 0.

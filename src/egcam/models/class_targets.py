@@ -17,7 +17,7 @@ from egcam.models.targets import SCORES, Score, by_class, class_index, class_sco
 
 @dataclass(frozen=True)
 class Class(ImageTarget):
-    """A class of a classifier: `target=Class(3)` is `target=3`, and may stand where a target object is wanted.
+    """A class of a classifier: `target=Class(3)` is `target=3`, for places that need a target object.
 
     Args:
         which: its index or name.
@@ -59,13 +59,13 @@ class Class(ImageTarget):
 
 @dataclass(frozen=True)
 class Contrast(ImageTarget):
-    """One class against another: the logit of `a` minus that of `b`.
+    """One class against another: the logit of `a` minus the logit of `b`.
 
-    Evidence for both alike cancels out, so the map shows why it is `a` rather than `b`.
+    Evidence that both share cancels out, so the map shows why it is `a` rather than `b`.
 
     Args:
         a: a class, by index or name.
-        b: the class it is set against.
+        b: the class to subtract.
         classes: the class names; by default the explainer's.
 
     Example:
@@ -115,7 +115,7 @@ def label_index(label: int | str, classes: Sequence[str] | None, count: int) -> 
 
 
 def named(label: int | str, classes: Sequence[str] | None) -> str:
-    """A class in words: its first name where it is known.
+    """A class in words: its first name if it is known.
 
     >>> named(1, ["dog", "tabby, tabby cat"]), named(1, None), named("dog", None)
     ('tabby', 'class 1', 'dog')

@@ -34,9 +34,9 @@ class Classifier:
 
     Args:
         model: the network, in eval mode.
-        name: how it was asked for.
+        name: the name it was loaded by.
         classes: the class names in the order of the outputs; None when unknown.
-        preprocessing: how the network wants its images.
+        preprocessing: how images are prepared for the network.
         layer: the layer to explain; None lets egcam find it.
     """
 
@@ -65,7 +65,7 @@ class Classifier:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def class_name(self, index: int) -> str:
-        """The first of the class's names, or "class 7" where names are unknown."""
+        """The first of the class's names, or "class 7" if names are unknown."""
         if self.classes is None or not 0 <= index < len(self.classes):
             return f"class {index}"
         return self.classes[index].split(",")[0]
@@ -79,19 +79,19 @@ class Classifier:
         progress: Progress | None = None,
         **options: Any,
     ) -> Explanation:
-        """Explain a photograph: prepared as the network wants it, with its class names, at its layer.
+        """Explain a photograph, with the network's own preprocessing, class names and layer.
 
-        `samples` and `reference` mean the same for every method: a method that walks from one baseline takes them as
-        its steps and its baseline, which is else black as this network sees it.
+        `samples` and `reference` mean the same for every method: a method with a single baseline takes them as its
+        steps and its baseline, by default black as this network sees it.
 
         Args:
-            photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. One is answered
-                without a batch dimension.
+            photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. The result for one
+                has no batch dimension.
             method: one of `egcam.methods()`.
             target: the class, by index or name, or one of `egcam.targets`, or one for each image; None explains the
                 prediction.
             progress: called with the share of the work done, from 0 to 1.
-            options: what the method takes: layer, reference, samples, seed, batch_size, …; None is the method's own.
+            options: what the method takes: layer, reference, samples, seed, batch_size, …; None is its default.
 
         Example:
             >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 2))
@@ -100,12 +100,12 @@ class Classifier:
             >>> explanation.targets.tolist(), explanation.heatmaps.shape
             (1, torch.Size([8, 8]))
         """
-        # The one place where a model knows of methods: what photographs are explained with stands on both.
+        # The one place where models import methods: explaining photographs needs both.
         from egcam.attribution.registry import create
 
         given = {name: value for name, value in options.items() if value is not None}
         known = self.applicable(method, given)
-        # What is neither taken nor stands for something that is: `create` refuses it.
+        # Options with no counterpart in the method are left in: `create` refuses them.
         refused = {name: value for name, value in given.items() if name not in known}
         if "steps" in known and "steps" not in given:
             refused.pop("samples", None)

@@ -67,8 +67,8 @@ def dimensions_of(
         model: the network.
         images: what it looks at.
         said: what the user says; None is found out.
-        args: further positional inputs of the network.
-        kwargs: further keyword inputs.
+        args: additional positional inputs of the network.
+        kwargs: additional keyword inputs.
 
     Example:
         >>> import torch

@@ -37,7 +37,7 @@ class Setting:
 
     Attributes:
         score: which number of a class is explained: "logit", "probability" or "sigmoid".
-        classes: the class names, where known.
+        classes: the class names, if known.
         size: (height, width) of the images.
         run: the model's output for one image (C, H, W), without a batch dimension and without gradients.
     """
@@ -75,7 +75,7 @@ class ImageTarget(ABC):
 
     @property
     def why_zero(self) -> str | None:
-        """What a score of exactly 0 means, where that is no accident."""
+        """What a score of exactly 0 means, if it means something."""
         return None
 
     def as_class(self, score: str) -> Any:

@@ -22,15 +22,15 @@ _DARKEST = 32  # of 255; photographs have lighter places than this, and normalis
 
 @dataclass(frozen=True)
 class Shared:
-    """A further input that all images have in common; see `shared`."""
+    """A further input that all images share; see `shared`."""
 
     value: Any
 
 
 def shared(value: Any) -> Any:
-    """Say of a further input of the model that all images have it in common, however many rows it has.
+    """Mark an additional input of the model as shared by all images, however many rows it has.
 
-    Without it, a tensor with as many rows as there are images is taken to hold one row for each image.
+    Without this, a tensor with as many rows as images is taken to have one row per image.
 
     Args:
         value: a tensor, or a tuple, list or dict with tensors in it.
@@ -91,7 +91,7 @@ class ExtraInputs:
         return ExtraInputs(len(index), args, kwargs, self.listed)
 
     def for_call(self) -> dict[str, Any]:
-        """The keywords with which an explainer is given them; none where there are none."""
+        """The keywords with which an explainer is given them; none if there are none."""
         return {"inputs": self.args, "keywords": dict(self.kwargs)} if self.args or self.kwargs else {}
 
     def by_row(self) -> list[str]:
@@ -119,7 +119,7 @@ class ExtraInputs:
                 return mapped_tensors(item.value, Tensor.clone)
             if not isinstance(item, Tensor):
                 return item
-            # Copies in any case, for the model may write into its inputs.
+            # Always copies, because the model may write into its inputs.
             return item[index.to(item.device)] if self._has_rows(item) else item.clone()
 
         return mapped(value, taken)

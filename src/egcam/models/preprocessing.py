@@ -37,10 +37,10 @@ _REACH = 3
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a network wants its images: the shorter side resized, the centre cut out, colours normalised.
+    """How images are prepared for a network: the shorter side resized, the centre cropped, colours normalised.
 
-    A strip, whose resized whole would have more than 16 million pixels, is cut before it is resized. What comes out is
-    the same up to one grey level in 255, for what the network does not see is never made.
+    A long strip that would have more than 16 million pixels after resizing is cropped first. The result is the same up
+    to one grey level in 255.
 
     Args:
         size: (height, width) of the network's input.

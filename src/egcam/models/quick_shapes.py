@@ -34,7 +34,7 @@ class QuickShapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # To skip it torch would load it.
+        return False  # True would make torch load dynamo in order to skip it.
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

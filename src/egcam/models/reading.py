@@ -90,7 +90,7 @@ class Reader:
         return maps
 
     def channel_axis(self, point: LayerPoint) -> int | None:
-        """Which axis of a layer that was read holds its channels; None where a callable reads it."""
+        """Which axis of a layer that was read holds its channels; None if a callable reads it."""
         ways = [way for (name, _), way in self._known.items() if name == point.name]
         if callable(self._reshape) or not ways:
             return None

@@ -41,7 +41,7 @@ class _Memory:
     def repeated(self, value: Any) -> Any:
         """A remembered output for the images that are replayed.
 
-        Always fresh memory, for the network may write into what a module returned.
+        Always fresh memory, because the network may write into what a module returned.
         """
         return mapped_tensors(value, self._rows)
 
@@ -50,8 +50,8 @@ class _Memory:
             return tensor.clone()
         if self.row_by_row:
             return tensor[self.own.to(tensor.device)]
-        # Mostly nobody looks at it, so the first row stands for all of them at no cost. Where somebody does, the check
-        # of the output shows it, unless all rows are of one image; then it is right.
+        # The output is mostly unused, so the first row is repeated for all at no cost. If it is used, the check of the
+        # output reveals it, unless all rows are of one image; then it is right.
         one = tensor[int(self.own[0]), None].clone()
         return one.expand(len(self.own), *one.shape[1:])
 
@@ -94,7 +94,7 @@ class _FromMemory(_StandIn):
 
 
 class _Injected(_StandIn):
-    """Stands in for the layer: returns the activations to try, in the form the layer puts them out."""
+    """Stands in for the layer: returns the activations to try, in the form of the layer's output."""
 
     def __init__(self, original: nn.Module, memory: _Memory, call: int, output: Any) -> None:
         super().__init__(original, memory)
@@ -124,7 +124,7 @@ class _Given(_StandIn):
         self.replay_given: Tensor | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """What is given; a copy, for the next module may work in place."""
+        """What is given; a copy, because the next module may work in place."""
         self.replay_calls += 1
         assert self.replay_given is not None
         if self.replay_given.requires_grad:
@@ -135,7 +135,7 @@ class _Given(_StandIn):
 class Replay:
     """The tail of a network after one layer, for the images of one forward pass.
 
-    Whether the tail can be run by itself is tried out with the images: it must give the output that the whole network
+    Whether the tail can be run alone is tried with the images: it must give the output that the whole network
     gave. Where it does not, or fails, the whole network is run instead. What does not pass through the layer, such as a
     skip connection around it, is what the image makes it.
 
@@ -222,14 +222,14 @@ class Replay:
             outputs: (n, …) what it outputs for the images; the model's true output must come of it.
 
         Returns:
-            From (B, …), and the number of the image each row belongs to, to the model's output; None where the true
+            From (B, …), and the number of the image each row belongs to, to the model's output; None if the true
             output does not come of the true outputs.
         """
         if self._shadow is None:
             return None
         given = _Given(module, self._memory)
         shadow = replace_modules(self._probe.model, {**self._replaced(), id(module): given})
-        # Nothing but the module may look at the layer, so any numbers do; the image's own would hide a second look.
+        # Only the module may read the layer, so any numbers do; the image's own would hide a second reader.
         here = self.activations[:1]
         chance = generator(0, "beyond")
         anything = torch.randn(here.shape, generator=chance, device="cpu", dtype=torch.float32).to(here)
@@ -254,7 +254,7 @@ class Replay:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Runs inside the block leave no trace: the bits of later runs must not depend on what was tried before."""
+        """Undo the side effects of trial runs: the bits of later runs must not depend on them."""
         before = self._is_proven, self._memory.row_by_row
         try:
             yield
@@ -300,7 +300,7 @@ class Replay:
         return {**self._stand_ins, id(self._point.module): self._injected}
 
     def _forget(self) -> None:
-        """Give up on the tail, and let go of what was remembered for it."""
+        """Give up on the tail, and free what was stored for it."""
         self._shadow = None
         self._stand_ins.clear()
 
@@ -336,9 +336,9 @@ class Replay:
         self._forget()
 
     def _is_true(self) -> bool:
-        """Whether replaying the true activations gives the true output; networks with side doors do not.
+        """Whether replaying the true activations gives the true output; not so if something bypasses the modules.
 
-        A single image is replayed as two rows, for some things go wrong only with several.
+        A single image is replayed as two rows, because some errors occur only with several.
         """
         own = torch.arange(len(self._images), device="cpu")
         own = own.repeat(2) if len(own) == 1 else own
@@ -364,7 +364,7 @@ class Replay:
         self._memory.passed_layer = False
         self._memory.own = own
         self._injected.replay_calls = 0
-        # A copy, for the next module may work in place.
+        # A copy, because the next module may work in place.
         self._injected.replay_activations = activations.clone()
         for stand_in in self._stand_ins.values():
             stand_in.replay_calls = 0
@@ -414,7 +414,7 @@ class Replay:
 
 
 def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: str) -> tuple[Tensor, Tensor]:
-    """(B,) the scores at `points` (B, …), and their gradient there, (B, …); the layer is named where there is none."""
+    """(B,) the scores at `points` (B, …), and their gradient there, (B, …); the layer is named if there is none."""
     with torch.enable_grad():
         leaf = points.detach().requires_grad_()
         scores = scores_of(leaf)
@@ -428,7 +428,7 @@ def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: s
 
 
 class _Record:
-    """Writes down, for the length of a block, what each module beside the way to the layer returned before it."""
+    """Records, for the length of a block, what each module off the path to the layer returned before the layer ran."""
 
     def __init__(self, model: nn.Module, point: LayerPoint) -> None:
         self.point = point
@@ -466,7 +466,7 @@ class _Record:
 
 
 def _kept(value: Any) -> Any:
-    """A copy of an output, for later modules may write into it; unknown where tensors may be hidden in it."""
+    """A copy of an output, because later modules may write into it; unknown if it may contain hidden tensors."""
     return mapped_tensors(value, lambda tensor: tensor.detach().clone()) if _is_plain(value) else _UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Whether further inputs of a model go with its images row by row, as they seem to."""
+"""Whether additional inputs of a model really have one row per image, as their shape suggests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_rows(model: nn.Module, images: Tensor, extra: ExtraInputs) -> None:
 def _columns(model: nn.Module, images: Tensor, extra: ExtraInputs, count: int) -> list[tuple[int, ...]] | None:
     """The shapes of the model's outputs for `count` copies of the first image, without their first dimension.
 
-    None where the model fails: what is wrong shows in the real pass.
+    None if the model fails: the real pass will report the error.
     """
     args, kwargs = extra.rows(torch.zeros(count, dtype=torch.long, device="cpu"))
     given = (extra.images(images[:1].detach().expand(count, *images.shape[1:]).clone()), *args)

@@ -20,7 +20,7 @@ def shallow(module: nn.Module) -> nn.Module:
 def meta_copy(model: nn.Module) -> nn.Module:
     """The model with every parameter and buffer on the meta device: shapes without numbers, memory or side effects.
 
-    Forward hooks are left out, for they would see tensors without data; pre-hooks stay, since some compute weights.
+    Forward hooks are left out, since they would see tensors without data; pre-hooks stay, since some compute weights.
     """
 
     def convert(module: nn.Module) -> nn.Module:
@@ -36,7 +36,7 @@ def meta_copy(model: nn.Module) -> nn.Module:
 
 
 def separate_copy(model: nn.Module) -> nn.Module:
-    """The model with weights, buffers and hooks of its own, to be changed without anyone noticing."""
+    """A copy with its own weights, buffers and hooks, to be changed without affecting the model."""
 
     def convert(module: nn.Module) -> nn.Module:
         copy = shallow(module)
@@ -69,7 +69,7 @@ def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.
 def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.Module:
     """A copy of the tree in which modules, looked up by `id`, are replaced; other branches are shared as they are."""
 
-    # No function that calls itself by a name of this scope: that reference cycle would keep the replacements, and the
+    # No closure that refers to itself: that reference cycle would keep the replacements, and the
     # activations they hold, until the garbage collector comes.
     copies = dict(replacements)
     changed = [

@@ -116,7 +116,7 @@ def _with_ways(value: object, path: str) -> list[tuple[str, object]]:
 
 
 def _no_class_scores(output: Tensor, count: int) -> ModelError:
-    """What is said of a tensor that is not (N, classes), with a callable that would read it."""
+    """The error text for a tensor that is not (N, classes), with a callable that would read it."""
     said = f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
     if not output.is_floating_point():
         return ModelError(
@@ -124,7 +124,7 @@ def _no_class_scores(output: Tensor, count: int) -> ModelError:
         )
     if output.ndim == 0:
         return ModelError(
-            f"{said}one number for all images cannot be told apart by image: pass a callable target, and "
+            f"{said}one number for all images cannot be split by image: pass a callable target, and "
             "a model that returns one for each"
         )
     if output.ndim == 1:
@@ -282,7 +282,7 @@ class Targets:
         count: the number N of images.
         score: "logit", or "probability" (softmax over classes; the sigmoid of a single output), or "sigmoid" (per
             class, for multi-label networks).
-        classes: the class names, where known: one for each output, or [negative, positive] for a single one.
+        classes: the class names, if known: one for each output, or [negative, positive] for a single one.
         setting: what else the targets can know of the images.
     """
 
@@ -320,7 +320,7 @@ class Targets:
 
     @property
     def descriptions(self) -> tuple[str, ...] | None:
-        """What is explained for each image, in words; None where it is a class, or a callable without a name."""
+        """What is explained for each image, in words; None if it is a class, or a callable without a name."""
         return tuple(one.description for one in self.by_image) or None
 
     @property
@@ -329,11 +329,11 @@ class Targets:
         return bool(self.by_image) and all(one.reads_embedding for one in self.by_image)
 
     def why_zero(self, image: int) -> str | None:
-        """What a score of exactly 0 means for an image, where that is no accident."""
+        """What a score of exactly 0 means for an image, if it means something."""
         return self.by_image[image].why_zero if self.by_image else None
 
     def reader(self) -> Callable[[Any], Tensor] | None:
-        """From the output for one image to the explained score; None where that is one of the class scores."""
+        """From the output for one image to the explained score; None if that is one of the class scores."""
         if self.function is not None:
             return self.function
         return (lambda output: self.by_image[0].of_row(output, 1, 0)) if self.by_image else None
@@ -426,7 +426,7 @@ def scores_of_classes(outputs: Tensor, score: Score, classes: Sequence[str] | No
 
 
 def out_of_range(index: int, count: int) -> TargetError:
-    """What is said of a class index beyond the model's classes."""
+    """The error text for a class index beyond the model's classes."""
     if count == 1:
         return TargetError(
             f"target {index} is out of range: the model has one output, class 0. If that is the logit of the second of "

@@ -1,4 +1,4 @@
-"""A model, its preprocessing and its class names, by name: embedded, torchvision's, timm's, Hugging Face's, yours."""
+"""A model, its preprocessing and its class names, by name: built-in, torchvision, timm, Hugging Face, yours."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def load(
     """The classifier called `name`, in eval mode, with its preprocessing and class names.
 
     Args:
-        name: "efficientnet-lite0" (embedded: no download), a torchvision name such as "resnet50", a timm name
+        name: "efficientnet-lite0" (built in: no download), a torchvision name such as "resnet50", a timm name
             such as "timm/convnext_tiny" ("timm/" may be left out where torchvision has no such name), "hf:NAME" for a
             model of the Hugging Face hub or a folder with one (`save_pretrained`), or "path/to/file.py:function" or
             "package.module:function" for your own: a function without arguments that returns a module or a
             `Classifier`.
         weights: a file with a saved state_dict, read without running any code from it; None takes the
-            published weights (a download, except for the embedded model); "random" the same untrained weights
+            published weights (a download, except for the built-in model); "random" the same untrained weights
             every time.
         device: where to put the model; None takes a GPU when there is one.
-        classes: class names, where the model's own are unknown: a list, an array, or a dictionary by index.
+        classes: class names, if the model's own are unknown: a list, an array, or a dictionary by index.
         texts: for models that compare images with texts (CLIP, SigLIP of Hugging Face): the texts, which become the
             classes.
 
@@ -88,9 +88,9 @@ def load_for_photographs(
     classes: Classes | None = None,
     texts: Sequence[str] | None = None,
 ) -> Classifier:
-    """`load`, where photographs are to be prepared for the network.
+    """`load`, for photographs.
 
-    A network of your own that comes without a preparation gets the usual one, and is tried on a grey photograph first.
+    A user's network without its own preprocessing gets the usual one, and is tried on a grey photograph first.
     """
     classifier = load(name, weights, device, classes, texts)
     if ":" in name and not name.startswith("hf:") and classifier.preprocessing == Preprocessing():

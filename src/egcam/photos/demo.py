@@ -20,16 +20,16 @@ from egcam.photos.gallery import page
 from egcam.progress import Progress, piece_of
 
 INTRODUCTION = (
-    "Each picture shows where a method says the network looked for the class it named: yellow matters most, then "
-    "green and blue; where the photograph shows through, it did not matter. All methods look at the same inner layer, "
-    "where they differ; cam stands for the last layer, where most of them agree. Those of the input show single "
-    "pixels. The number is insertion less deletion, how well the map finds what the network uses; higher is better. "
-    "The framed ones are Expected Grad-CAM: the default, and as its paper writes it."
+    "Each picture shows which places made the network choose its class, according to one method: yellow matters most, "
+    "then green and blue; where the photograph shows through, nothing matters. All methods explain the same inner "
+    "layer, where they differ; cam shows the last layer, where most of them agree, and methods at the input show "
+    "single pixels. The number is insertion minus deletion, how well the map finds what the network uses; higher is "
+    "better. Frames mark Expected Grad-CAM: the default, and the paper's form."
 )
 PATIENCE = 160.0
 
 _QUICK_SAMPLES = 8
-_ONCE = "too slow on this machine for every photograph; see the first one"
+_ONCE = "too slow on this machine for every photograph; shown on the first one"
 _COLUMNS = 7
 _AT_THE_LAST_LAYER = ("cam",)  # by definition; with a linear head it is what every gradient CAM shows there
 _MOST_COST = 150  # gradients: methods that take minutes for a photograph are no demonstration
@@ -54,26 +54,26 @@ PHOTOGRAPHS = (
     Photograph(
         "rocket",
         "a rocket on its launch pad",
-        "A thin object in front of an empty sky. The last layer has 7 x 7 places: its map (cam) spills over the sky on "
+        "A thin object in front of an empty sky. The last layer has 7 x 7 cells: its map (cam) spills over the sky on "
         "both sides. The inner layer is twice as fine, and Expected Grad-CAM marks the rocket's tip and the towers.",
     ),
     Photograph(
         "coffee",
         "a cup of coffee",
-        "The class is the espresso, not the cup: a good map covers the coffee and the rim, and spares the saucer "
-        "and the table. Grad-CAM's, at the inner layer, lies on the table.",
+        "The class is the espresso, not the cup: a good map covers the coffee and the rim, but not the saucer "
+        "and the table. Grad-CAM's map at the inner layer lies on the table.",
     ),
     Photograph(
         "astronaut",
         "an astronaut",
-        "ImageNet has no astronauts, so the network must be wrong, and it is not sure of itself. The maps should show "
-        "what it went by: the helmet in the corner, and not the woman.",
+        "ImageNet has no class for astronauts, so the network must be wrong, and it is not confident. The maps should "
+        "show what it used: the helmet in the corner, not the woman.",
     ),
     Photograph(
         "chelsea",
         "a cat",
-        "A face that fills the picture: there is hardly a background to be wrong about, the network wavers between "
-        "three kinds of cat, and the numbers of all methods are close to zero.",
+        "A face that fills the picture: there is hardly any background to mark wrongly, the network is undecided "
+        "between three kinds of cat, and the numbers of all methods are close to zero.",
     ),
 )
 

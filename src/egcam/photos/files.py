@@ -113,7 +113,7 @@ def _opened(path: Path) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise InputError(f"{path} is too large to read safely ({_first_line(error)}): scale it down") from error
     except PermissionError as error:
-        raise InputError(f"{path} may not be read by you: change its permissions") from error
+        raise InputError(f"{path} cannot be read: change its permissions") from error
     except Exception as error:
         raise InputError(f"{path} is damaged or cut short ({_first_line(error)}): save it again") from error
 

@@ -90,7 +90,7 @@ class ExplainedObjects:
         photograph: as sharp as it is.
         model: the network's name.
         objects: the surest first.
-        explanation: one map for each object; None where there is no object.
+        explanation: one map for each object; None if there is no object.
         seconds: the explanation took.
         sharpness: an exponent of the overlays.
     """

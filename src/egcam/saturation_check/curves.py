@@ -14,7 +14,7 @@ from egcam.errors import InputError
 
 
 def progress_along(values: Tensor) -> Tensor:
-    """(N, S) t for curves whose first column is black and whose last is the image; NaN where the two ends are equal.
+    """(N, S) t for curves whose first column is black and whose last is the image; NaN if the two ends are equal.
 
     Example:
         >>> progress_along(torch.tensor([[-2.0, 0.0, 2.0]]))

@@ -49,18 +49,18 @@ def saturation(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Saturation:
-    """What the network says while each image is scaled up from black: x_a = black + a (x - black), a from 0 to 1.
+    """Measure the network's output while each image is faded in from black: x_a = black + a (x - black), 0 <= a <= 1.
 
     At each a: the cosine similarity of the layer's embedding A(x_a), all its values as one vector, to A(x); the logit
     y and the softmax score of the label, which is the top label of the full image unless `target` says otherwise; and
-    the length of the gradient dy/dA. Besides, how well the gradient at the image agrees with its mean over the path:
+    the length of the gradient dy/dA. Also, how well the gradient at the image agrees with its mean over the path:
 
         agreement = cos( g(1), ∫ g(a) da ),   g(a) = dy/dA at x_a        (trapezoid)
 
     Cosines with one zero vector are 0, of two zero vectors 1. A network with one output has its sigmoid as the score.
 
-    One pass for each image and each a gives all of it; black is run once for each different label of a batch. The
-    model, its mode, gradients and the random state stay as they are.
+    One pass per image and a gives all of these; black is run once per distinct label in a batch. The model, its mode,
+    gradients and the random state stay as they are.
 
     Args:
         model: the classifier.
@@ -75,9 +75,9 @@ def saturation(
             were normalised (0 - mean) / std, which `normalised_black` gives. None is 0, for images in [0, 1] only.
         classes: the class names, for targets by name.
         reshape: for layers that do not output (N, channels, height, width); see `egcam.Explainer`.
-        inputs: further positional inputs of the model, the same at every a: tensors with N rows go with the images row
-            by row, what all images have in common is passed as `egcam.shared(…)`.
-        keywords: further keyword inputs of the model, treated alike.
+        inputs: additional positional inputs of the model, the same at every a: tensors with N rows go with the images
+            row by row; pass what all images share as `egcam.shared(…)`.
+        keywords: additional keyword inputs of the model, treated alike.
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
         progress: called with (passes done, passes expected).
 

@@ -23,7 +23,7 @@ class Saturation:
 
     Attributes:
         alphas: (S,) the values of a, rising from 0 to 1.
-        cosine: (N, S) the cosine similarity of the layer's embedding to that of the full image.
+        cosine: (N, S) the cosine similarity of the layer's output to its output for the full image.
         logit: (N, S) the label's logit.
         probability: (N, S) the label's softmax score.
         gradient: (N, S) the length of the gradient of the logit at the layer.
@@ -67,7 +67,7 @@ class Saturation:
     def reach(self, share: float = 0.9, of: Quantity = "logit") -> Tensor:
         """(N,) the smallest a from which on the output stays at or above `share` of its way from black to the image.
 
-        See `egcam.saturation_check.curves.reach`; NaN where the output is the same at both ends.
+        See `egcam.saturation_check.curves.reach`; NaN if the output is the same at both ends.
         """
         return curves.reach(self.alphas, self.curve(of), share)
 
@@ -82,7 +82,7 @@ class Saturation:
 
     @property
     def gradient_size(self) -> Tensor:
-        """(N,) the length of the gradient at the image over its mean length along the path; NaN where all are zero."""
+        """(N,) the length of the gradient at the image over its mean length along the path; NaN if all are zero."""
         along = torch.trapezoid(self.gradient, self.alphas.to(self.gradient), dim=1)
         return self.gradient[:, -1] / torch.where(along > 0, along, torch.full_like(along, float("nan")))
 
@@ -101,5 +101,5 @@ class Saturation:
 
 
 def _mean(values: Tensor) -> float:
-    """The mean of those images where the number is defined; NaN where it is for none."""
+    """The mean of those images where the number is defined; NaN if it is for none."""
     return float(values.nanmean())

@@ -24,13 +24,12 @@ class Verdict:
 
     The output counts as saturated when at least half of the path (0.5) lies within 10 % of the logit's end. The
     gradient counts as kept when, at the image, it is at least half (0.5) as long as on average along the path and its
-    cosine to the path's mean gradient is at least 0.9. The plain gradient can be trusted when it is kept, saturated or
-    not; it can not when the output is saturated and the gradient is not kept; it can be with care when the output is
-    not saturated but the gradient is not kept.
+    cosine to the path's mean gradient is at least 0.9. The plain gradient can be trusted if it is kept, saturated or
+    not. If it is not kept, it cannot be trusted where the output is saturated, and only with care where it is not.
 
     Attributes:
         images: how many images were measured.
-        reach: the a from which on the logit stays at or above 90 % of its way from black to the image.
+        reach: the smallest a after which the logit stays at or above 90 % of its rise from black to the image.
         saturated: the share of the path on which the logit is within 10 % of its end.
         score_reach: as `reach`, for the softmax score.
         score_saturated: as `saturated`, for the softmax score.
@@ -106,5 +105,5 @@ class Verdict:
             )
         return (
             "So take the plain gradient with care: the output still rises at the image, but the gradient there is not "
-            "that of the path. Compare with Expected Grad-CAM."
+            "the path's. Compare with Expected Grad-CAM."
         )

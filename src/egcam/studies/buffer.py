@@ -1,4 +1,4 @@
-"""Outcomes on their way to the store: written together, every now and then, and again where the network fails."""
+"""Outcomes on their way to the store: written in batches, and retried if the network fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egcam.studies.storage import StoreWarning, UnreachableError
 SOONEST, LATEST = 1.0, 30.0
 _SHARE = 0.01
 _MOST = 2000
-# Remote storage that fails is tried again after 1, 2, 4, … and at most 60 seconds; after this long the run ends.
+# Failing remote storage is retried after 1, 2, 4, … and at most 60 seconds; after this long the run ends.
 GIVEN_UP_AFTER = 600.0
 _LONGEST_PAUSE = 60.0
 
@@ -62,7 +62,7 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What could not be written in the end is done again by the next run.
+        # The next run repeats what could not be written.
         self._flush()
         while self._waiting:
             self._pause(max(0.0, self._again_at - self._clock()))
@@ -82,13 +82,13 @@ class Saver:
         self._failing_since, self._tries = None, 0
 
     def _postpone(self, error: UnreachableError) -> None:
-        """Decide when to try again; raises where that is no use, or not any more."""
+        """Decide when to try again; raises if that is no use, or no longer."""
         now = self._clock()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not error.may_pass or now - self._failing_since >= GIVEN_UP_AFTER:
             raise error
         if self._tries == 0:
-            told = f"{error}; the work goes on, and writing is tried again for {GIVEN_UP_AFTER / 60:.0f} minutes"
+            told = f"{error}; work continues, and writing is retried for {GIVEN_UP_AFTER / 60:.0f} minutes"
             warnings.warn(told, StoreWarning, stacklevel=2)
         self._again_at = now + min(_LONGEST_PAUSE, 2.0**self._tries)
         self._tries += 1

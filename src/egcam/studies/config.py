@@ -51,7 +51,7 @@ class StudyError(EgcamError):
 
 
 def load_study(file: str | Path) -> Study:
-    """The study in a TOML file; paths in it count from the file's folder, and `~` and `$NAME` are filled in.
+    """The study in a TOML file; paths in it are relative to the file, and `~` and `$NAME` are expanded.
 
     Raises:
         StudyError: with the key, what is wrong with it, and what would be right.
@@ -185,7 +185,7 @@ def _sentence(error: ValidationError) -> str:
     *table, key = one["loc"]
     if one["type"] == "unexpected_keyword_argument":
         kind = _TABLES[str(table[0])] if table else StudyFile
-        return f"{_place(one['loc'])} is not a key that is known; " + near_misses(
+        return f"{_place(one['loc'])} is not a known key; " + near_misses(
             str(key), [each.name for each in fields(kind)]
         )
     if one["type"] == "missing" or one["loc"] == ("models",):
@@ -256,4 +256,4 @@ def _check_masks(metrics: Sequence[MetricSpec], data: DataSpec) -> None:
 def _check_names(given: Iterable[str], known: Sequence[str], where: str, what: str) -> None:
     for key in given:
         if key not in known:
-            raise StudyError(f"{where}{key} is not {what} that is known; {near_misses(key, known)}")
+            raise StudyError(f"{where}{key} is not {what}; {near_misses(key, known)}")

@@ -33,7 +33,7 @@ def explanation_passes(spec: MethodSpec, channels: int, size: int = 224, source:
     """
     options = {key: value for key, value in spec.options.items() if key != "reference"}
     if "reference" in registry.takes(spec.method):
-        # Images of data are as good as any that are seen once.
+        # For counting passes, black stands in for images of the data.
         options["reference"] = source if source in MADE_BY_NAME else "black"
     return registry.create(spec.method, nn.Identity(), **options).passes_at(channels, size)
 
@@ -149,11 +149,11 @@ _UNIT_BYTES, _SCORE_BYTES, _CURVE_BYTES, _PIXEL_BYTES = 60, 18, 200, 4
 
 
 def estimate(study: Study | str | Path, limit: int | None = None) -> Estimate:
-    """Count the passes of a study and, after some short probes of each model, say how long they take.
+    """Count the passes of a study and estimate how long they take, from short probes of each model.
 
-    A probe passes a few blank images through a model with the study's threads; the median of five counts, and the
-    fastest and slowest say how far to trust it. Backward passes, tails behind the layer and reading images come on
-    top, so expect somewhat more.
+    A probe passes a few blank images through a model with the study's threads. The estimate uses the median of five;
+    the fastest and slowest show how reliable it is. Backward passes, tails after the layer and reading images are not
+    included, so expect somewhat more.
 
     Args:
         study: a study or its TOML file.
@@ -194,7 +194,7 @@ def estimated(study: Study, networks: dict[str, NetworkFacts], images: int) -> E
 def _by_metric(
     study: Study, each: Sequence[Metric], networks: Mapping[str, NetworkFacts], images: int
 ) -> dict[str, float]:
-    """Seconds of each metric: what the passes grow by when it comes to those before it."""
+    """Seconds of each metric: the passes it adds to those of the metrics before it."""
     found = dict.fromkeys((one.name for one in each), 0.0)
     for network in networks.values():
         for method in study.methods:

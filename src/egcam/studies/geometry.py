@@ -61,7 +61,7 @@ def fitting_preprocessing(preprocessing: Preprocessing, size: int | None, image:
 def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = None) -> tuple[Tensor, Tensor | None]:
     """The network's input (C, H, W), and the picture's mask (H, W), of type bool, under the same resize and crop.
 
-    The mask is None where the picture has none, and False everywhere where the object is cut off.
+    The mask is None if the picture has none, and False everywhere where the object is cut off.
 
     Args:
         picture: as the data set gives it.
@@ -84,7 +84,7 @@ def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = 
             f"{picture.name}: the mask has shape {picture.mask.shape}, the image is "
             f"{picture.image.height} high and {picture.image.width} wide"
         )
-    # Through the image's own path, so that no rounding of sizes or corners can set the two apart.
+    # With the same operations as the image, so that no rounding of sizes or corners can shift the two.
     plain = replace(seen, interpolation="nearest", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return image, plain(Image.fromarray(picture.mask.astype(np.uint8) * 255))[0] > 0.5
 
@@ -117,7 +117,7 @@ def reference_pool(
         DataError: when no image can be read.
     """
     if count < 1:
-        raise DataError(f"count = {count}: a pool of references holds one image at least")
+        raise DataError(f"count = {count}: a pool of references needs at least one image")
     whole = dataset.whole
     images: dict[bytes, Tensor] = {}
     problem: EgcamError | None = None

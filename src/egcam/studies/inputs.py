@@ -49,7 +49,7 @@ def content_of(picture: Picture) -> str:
 
 
 def difference(old: str, new: str) -> str:
-    """What is not the same in two contents, in words; nothing where they are equal.
+    """A description of how two contents differ; empty if they are equal.
 
     Example:
         >>> difference("abc 3 -", "abd 4 -")
@@ -80,7 +80,7 @@ def sampled(data: Dataset, count: int) -> dict[str, str]:
         try:
             found[data.names[index]] = content_of(data[index])
         except Exception:
-            # What is wrong with it, the units that need it say.
+            # The units that need it will report what is wrong.
             continue
     return found
 
@@ -100,7 +100,7 @@ def check_unchanged(data: Dataset, seen: Iterable[StoredInput], where: str) -> d
 
 
 class Inputs:
-    """Holds every unit of an image to the content the first one had, also where the file changes in mid-run.
+    """Checks that all units of an image see the same content, even if the file changes during the run.
 
     Args:
         known: contents by image.
@@ -134,7 +134,7 @@ def _is_as_stamped(data: Dataset, image: int, contents: Mapping[str, set[str]]) 
 
 
 def _change(data: Dataset, image: int, contents: Mapping[str, set[str]]) -> str:
-    """What is not as it was; nothing where all is."""
+    """What is not as it was; nothing if all is."""
     try:
         new = content_of(data[image])
     except Exception as error:

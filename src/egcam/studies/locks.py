@@ -41,7 +41,7 @@ def excludes(one: Shard, other: Shard) -> bool:
 
 @contextmanager
 def locked(folder: Folder, shard: Shard = (1, 1), wait: float | None = None) -> Iterator[None]:
-    """Hold the folder for a shard; what killed runs left behind is swept up when nobody else is at work.
+    """Hold the folder for a shard; leftovers of killed runs are removed if no other run is active.
 
     Args:
         folder: where; one behind a URL is not locked.

@@ -33,7 +33,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-_HELP = "restore it, or delete it, and the same run makes it anew for the parts that are there"
+_HELP = "restore it, or delete it and run the study again, which recreates it for the existing parts"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ModelRecord:
         checksum: `state_checksum` of it.
         parameters: how many.
         layer: where it is explained.
-        size: (height, width) of what it sees, where known.
+        size: (height, width) of what it sees, if known.
         weights: where its weights are from; None for published ones.
         note: what a reader must know.
         code: checksums of a model's own Python files, by name; none for models of packages.

@@ -60,7 +60,7 @@ class Network:
 
     @property
     def layer(self) -> str | None:
-        """Where it is explained, or None where each method finds its usual layer."""
+        """Where it is explained, or None if each method finds its usual layer."""
         return self.spec.layer or self.classifier.layer
 
     def options(self, method: MethodSpec, batch: int | None = None) -> dict[str, Any]:

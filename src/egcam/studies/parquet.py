@@ -37,7 +37,7 @@ OUTCOME = ("seconds", "target", "prediction", "batch_size")
 INPUT = ("content", "stamp")
 _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
-# Dictionaries hold each text once. Not for numbers: they seldom repeat, and one NaN is not to stand for another.
+# Dictionaries hold each text once. Not for numbers: they seldom repeat, and NaNs must not be merged.
 _TEXTS = ("model", "method", "name", "metric", "cause", "content", "stamp")
 
 
@@ -57,7 +57,7 @@ def part_name(data: bytes) -> str:
 
 
 def checksum_in(name: str) -> str | None:
-    """The checksum in a part's name; None where it is no part's name."""
+    """The checksum in a part's name; None if it is no part's name."""
     match = _NAME.fullmatch(name)
     return match[1] if match else None
 
@@ -227,7 +227,7 @@ def _listed(column: Any) -> list[Any]:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Millions of small objects are made and none is garbage: to look for it all the while would double the time."""
+    """Switch the garbage collector off: with millions of live small objects it would double the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -25,7 +25,7 @@ def presets() -> dict[str, str]:
 
 
 def preset(name: str, data: str | None = None, annotations: str | None = None, images: int | None = None) -> str:
-    """A preset's TOML text, with what it costs at its head.
+    """A preset's TOML text, with its cost in the first lines.
 
     Args:
         name: one of `presets()`.

@@ -27,7 +27,7 @@ class Progress:
         total: units in all.
         failed: units that failed.
         seconds: the work done so far.
-        left: seconds of work left, as estimated from the same units; None where nothing is known.
+        left: seconds of work left, as estimated from the same units; None if nothing is known.
     """
 
     model: str
@@ -75,7 +75,7 @@ class Status:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end with `workers` at work; None where nothing is known yet."""
+        """Seconds until the end with `workers` at work; None if nothing is known yet."""
         parts = [one.left for one in self.progress]
         return None if any(part is None for part in parts) else sum(part or 0.0 for part in parts) / self.workers
 

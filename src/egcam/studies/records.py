@@ -28,7 +28,7 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a unit.
+    """The outcome of a unit.
 
     Attributes:
         unit: which one.

@@ -45,8 +45,8 @@ class Agenda:
         todo: the units it will do.
         done: how many units of its part were done before.
         networks: what is known of the models, by label.
-        damaged: parts of the store that were unreadable and put aside; their units are done again.
-        workers: how many share the work; None where only the engine will know.
+        damaged: parts of the store that were unreadable and set aside; their units are repeated.
+        workers: how many share the work; None if only the engine will know.
     """
 
     study: Study
@@ -84,16 +84,16 @@ def run_study(
     watcher: Watcher | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Do what of a study is not done yet, and return all results there are.
+    """Run what is missing of a study, and return all results.
 
-    It may be stopped or killed at any instant; the same call resumes it. Each unit (one model explaining one
-    image with one method) is done as a whole, by itself and always in the same way, so the results do not depend on
-    interruptions, on the engine or on the number of workers.
+    It may be stopped or killed at any time; the same call resumes it. Each unit (one model explaining one image with
+    one method) is done as a whole and independently, so the results do not depend on interruptions, the engine or the
+    number of workers.
 
-    A study may grow: images, models, methods and metrics may be added (or left out) in the same folder, and what is
-    there with the same settings counts as done. A unit that lacks a metric is done again as a whole. What has other
-    settings, model, preprocessing, references or image content is refused with what has changed; what changes in
-    mid-run fails its units. Results of images that are gone from the data are left out, with a warning.
+    A study may grow: you may add (or leave out) images, models, methods and metrics in the same folder, and results
+    with the same settings count as done. A unit that lacks a metric is repeated as a whole. If settings, a model,
+    preprocessing, references or image content have changed, the run is refused with what changed; a change during the
+    run fails the units concerned. Results of images that are gone from the data are left out, with a warning.
 
     Args:
         study: a study or its TOML file.
@@ -103,12 +103,12 @@ def run_study(
         address: of a Ray cluster.
         limit: only this many images, the first ones; the same call without it does the rest.
         part: (i, n) does every n-th image; other parts may run elsewhere into the same folder at the same time.
-        retry_failed: do units again that failed.
+        retry_failed: repeat units that failed.
         mix_versions: accept results of other versions of egcam, torch and so on in the folder.
         wait: seconds to wait for another run to leave the folder; None refuses at once.
-        timeout: seconds after which a unit is given up and counts as failed, so that one that hangs does not stop the
-            rest; None is an hour, or fifty times what the longest unit should take where that is more. Engines with
-            processes of their own keep it.
+        timeout: seconds after which a unit fails, so that one that hangs does not stop the rest; None is an hour, or
+            fifty times the longest time expected of any unit if that is more. Engines with their own processes
+            enforce it.
         watcher: is called as the work proceeds.
         say: called with what happens before the first unit.
 
@@ -157,12 +157,12 @@ def _work(
 
 
 def usual_timeout(study: Study, networks: dict[str, NetworkFacts]) -> float:
-    """Seconds after which a unit surely hangs: an hour, or fifty times what the longest should take."""
+    """Seconds after which a unit surely hangs: an hour, or if more, fifty times the longest expected time."""
     return max(_SURELY_HANGS, _TIMES_TOO_LONG * longest_unit(study, networks))
 
 
 def _alone(study: Study, engine: str | Engine, workers: int | None) -> int | None:
-    """One worker where time is measured: what others compute meanwhile would be in the times."""
+    """One worker if time is measured, since others would distort the times."""
     timed = [one.name for one in study.metrics if metric(one.name).timed]
     asked = workers if isinstance(engine, str) else getattr(engine, "workers", 1)
     if not timed or asked == 1:
@@ -206,7 +206,7 @@ def _each(study: Study) -> tuple[str, ...]:
 
 
 def _warn_of_vanished_images(store: Store, data: Dataset) -> None:
-    """Name the images that results are of and that are gone; not those that are there and only not taken."""
+    """Name the images with results that are gone from the data; not those that are merely not chosen."""
     there = set(data.whole.names)
     gone = [name for name in store.known_images() if name not in there]
     if gone:

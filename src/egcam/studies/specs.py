@@ -135,7 +135,7 @@ class DataSpec:
     Attributes:
         kind: how they are stored.
         path: the folder (or file) they are in; None for a kind that makes its images itself.
-        images: how many are taken, None for all; chosen by `seed`, evenly spread over the classes where known.
+        images: how many are taken, None for all; chosen by `seed`, evenly spread over the classes if known.
         size: side in pixels the network gets them at; None is the network's own.
         part: only the images of this part of the data, such as "train"; None takes all.
         seed: of the choice.
@@ -191,7 +191,7 @@ class RunSpec:
         threads: a worker's threads; they change the last digits, so they are part of the study.
         maps: whether the coarse maps are kept: of the examples, of all images, or none.
         examples: how many images the report shows.
-        device: where the models run; None is a GPU where there is one.
+        device: where the models run; None is a GPU if there is one.
         plugins: Python files that register methods, imported by every worker.
     """
 

@@ -27,7 +27,7 @@ _ADVICE = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
 }
-# Of what a remote file system raises, what is the same a minute later.
+# Errors of a remote file system that retrying does not cure.
 _LASTING = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, NotImplementedError, TypeError)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -116,12 +116,12 @@ class Folder:
                 _replace(self.path / path, data)
 
     def read(self, path: str) -> bytes:
-        """The whole file; FileNotFoundError where there is none."""
+        """The whole file; FileNotFoundError if there is none."""
         with self._explained("cannot read", path, missing=True):
             return bytes(self._system.cat_file(self._at(path)))
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files that lie in `folder`, sorted; none where it is not there."""
+        """The names of the files that lie in `folder`, sorted; none if it is not there."""
         with self._explained("cannot list", folder):
             # Listings are cached by some file systems; others write here too.
             self._system.invalidate_cache(self._at(folder))
@@ -137,7 +137,7 @@ class Folder:
             self._system.mv(self._at(path), self._at(to))
 
     def remove(self, path: str) -> None:
-        """Remove a file; nothing where it is not there."""
+        """Remove a file; nothing if it is not there."""
         with self._explained("cannot remove", path), suppress(FileNotFoundError):
             self._system.rm_file(self._at(path))
 

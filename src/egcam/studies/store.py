@@ -3,7 +3,7 @@
     results/
       manifest.json            configuration, checksums, versions
       parts/20260101T…parquet  some outcomes each; written once, as a whole, never changed
-      parts/damaged/           parts that no longer fit their checksum, put aside
+      parts/damaged/           parts that no longer fit their checksum, set aside
       locks/                   who is at work
 
 A part is there as a whole or not at all, so finished work survives a kill, a full disk or a crash, and units that are
@@ -76,12 +76,12 @@ class Store:
         return self._manifest
 
     def known_images(self) -> tuple[str, ...]:
-        """The names of the images of the run before; none where there was none."""
+        """The names of the images of the run before; none if there was none."""
         found = self._read_manifest()
         return () if found is None else found.data.names
 
     def begin(self, manifest: Manifest, mix_versions: bool = False) -> None:
-        """Make the folder, or check that what is in it may be gone on with.
+        """Make the folder, or check that the study in it may be resumed.
 
         Behind a URL two runs that begin at the same instant do not see each other. Should their settings differ, the
         parts of one are refused when they are read.
@@ -168,7 +168,7 @@ class Store:
         return dict(zip(table["image"].to_pylist(), parquet.maps(table), strict=True))
 
     def pictures(self, model: str) -> dict[int, bytes]:
-        """What the model saw, as encoded images, where kept, by image."""
+        """What the model saw, as encoded images, if kept, by image."""
         table = self._table(("picture",), holding="picture", model=model)
         found: dict[int, bytes] = {}
         for image, picture in zip(table["image"].to_pylist(), table["picture"].to_pylist(), strict=True):
@@ -217,7 +217,7 @@ class Store:
 
         found = self._map(read, self._part_names())
         faults = [one for one in found if isinstance(one, str)]
-        self._warn("damaged parts were left out, their units count as not done", faults)
+        self._warn("damaged parts were left out; their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
         nothing = parquet.decode(parquet.encode((), self.manifest.identity), identities, wanted, self.folder)
         table = self._numbered(pa.concat_tables([nothing, *(one for one in found if not isinstance(one, str))]))

@@ -76,7 +76,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of a unit, and whether it failed for lack of memory."""
+    """The outcome of a unit, and whether it failed for lack of memory."""
 
     outcome: Outcome
     out_of_memory: bool
@@ -98,7 +98,7 @@ class UnitWorker:
     def __call__(self, unit: Unit) -> Outcome:
         """The outcome of a unit; whatever fails is in it.
 
-        Where memory runs out the unit is done again with half the batch, down to one image at a time.
+        Where memory runs out the unit is repeated with half the batch, down to one image at a time.
         """
         start = perf_counter()
         with warnings.catch_warnings():
@@ -110,7 +110,7 @@ class UnitWorker:
         return replace(attempt.outcome, seconds=perf_counter() - start, batch_size=batch)
 
     def _smaller(self, unit: Unit, batch: int | None) -> int | None:
-        """Half the batch, None where it cannot be halved; what the last attempt held is let go."""
+        """Half the batch, None if it cannot be halved; what the last attempt held is let go."""
         if self._network is None or self._network.spec.label != unit.model:
             return None
         device = self._network.classifier.device
@@ -216,7 +216,7 @@ def check_data(study: Study, data: Dataset) -> None:
 
 
 def _error(failures: Sequence[Failure]) -> str | None:
-    """Why a unit counts as failed: the method's error, or each metric's by name; None where nothing failed."""
+    """Why a unit counts as failed: the method's error, or each metric's by name; None if nothing failed."""
     metrics: dict[str, list[str]] = {}
     for one in failures:
         metrics.setdefault(one.fault.cause, []).extend([one.metric] if one.metric is not None else [])

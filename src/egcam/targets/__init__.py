@@ -1,7 +1,7 @@
 """What to explain beyond a class: a class against another, a box, a mask or pixel, a similarity, one of several heads.
 
 Each is a small object for `target=`, on its own for all images or in a list with one for each. It reads the number to
-explain from one image's part of the model's output, in every sample anew.
+explain from one image's part of the model's output, in each sample.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An object that a detector found: the score of the box that is it, in every sample anew."""
+"""An object that a detector found: the score of its box, searched for in every sample."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Found:
 class Box(ImageTarget):
     """An object of a detector: the score of the found box that overlaps most with it.
 
-    Which of its boxes that is changes from sample to sample, so it is looked for in each: of the boxes of the label
-    with IoU >= `iou`, the one with the highest. Where there is none, the score is 0 and so is its gradient. Raw
-    predictions, from which duplicates were not taken out (DETR's queries, YOLO's anchors), hold many boxes for one
-    object; of those only the ones at least half as sure as the surest count.
+    The detector's boxes change from sample to sample, so each sample is searched: of the boxes of the label with
+    IoU >= `iou`, the one with the highest IoU. If there is none, the score and its gradient are 0. Raw predictions
+    (DETR's queries, YOLO's anchors) contain many boxes for one object; of those, only boxes with at least half the
+    highest score count.
 
-    What is understood, of one image:
+    Outputs it can read, for one image:
 
     - torchvision's detectors: a dictionary of boxes, scores and labels;
-    - DETR and its kin: pred_logits and pred_boxes (Hugging Face: logits and pred_boxes), the boxes as centre and size
+    - DETR and relatives: pred_logits and pred_boxes (Hugging Face: logits and pred_boxes), the boxes as centre and size
       in shares of the image, the last class being "no object" unless there are as many class names as logits;
-    - tensors as YOLO puts them out, which `layout` describes; lists with one (n, 6) for each image.
+    - YOLO's tensors, which `layout` describes; lists with one (n, 6) per image.
 
     Args:
         box: (left, top, right, bottom) in pixels of the image.
@@ -58,7 +58,7 @@ class Box(ImageTarget):
             objectness and classes; "yolov8": (4 + classes, anchors) without objectness; "xyxy": (n, 6), each left, top,
             right, bottom, score and class.
         classes: the class names; by default the explainer's.
-        size: (height, width) of the image, where it is used without an explainer.
+        size: (height, width) of the image, if used without an explainer.
 
     Example:
         >>> found = {"boxes": torch.tensor([[0.0, 0.0, 4.0, 4.0], [1.0, 0.0, 5.0, 4.0]]),

@@ -15,7 +15,7 @@ from egcam.models.image_targets import ForeignTarget, ImageTarget, Setting
 
 @dataclass(frozen=True)
 class Head(ImageTarget):
-    """What one of several outputs says: `inner` is read from that part of the output alone.
+    """One of several outputs: `inner` is read from that part of the output alone.
 
     Args:
         head: its key in a dictionary, its attribute in a dataclass or named tuple, or its place in a tuple or list.

@@ -29,7 +29,7 @@ class Mask(ImageTarget):
         mask: (H, W), true or 1 inside, of the image's or of the output's size; None is the whole image.
         score: "logit", "probability" (softmax over classes) or "sigmoid"; None is the explainer's.
         classes: the class names; by default the explainer's.
-        size: (height, width) of the image, where it is used without an explainer.
+        size: (height, width) of the image, if used without an explainer.
 
     Example:
         >>> scores = torch.tensor([[[0.0, 0.0]], [[1.0, 5.0]]])  # 2 classes, 1 x 2 pixels
@@ -85,7 +85,7 @@ class Pixel(ImageTarget):
         column: of the pixel, from the left.
         score: as for `Mask`.
         classes: the class names; by default the explainer's.
-        size: (height, width) of the image, where it is used without an explainer.
+        size: (height, width) of the image, if used without an explainer.
 
     Example:
         >>> Pixel(1, row=0, column=1)(torch.tensor([[[0.0, 0.0]], [[1.0, 5.0]]]))

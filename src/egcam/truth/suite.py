@@ -54,7 +54,7 @@ class TruthTable:
     Attributes:
         methods: in the order of the table.
         tests: likewise, with "higher" or "lower".
-        scores: (N,) for each method and test; NaN where there is none.
+        scores: (N,) for each method and test; NaN if there is none.
         causes: why a method has no score in a test.
         examples: for the picture, by test: a trial with one image, and the maps of the methods.
     """
@@ -66,7 +66,7 @@ class TruthTable:
     examples: Mapping[str, tuple[Trial, Mapping[str, Tensor]]] = field(repr=False)
 
     def mean(self, name: str, test: str) -> float:
-        """The mean score; NaN where the method has none."""
+        """The mean score; NaN if the method has none."""
         values = self.scores[name, test]
         finite = values[np.isfinite(values)]
         return float(finite.mean()) if len(finite) else float("nan")
@@ -172,7 +172,7 @@ def run_truth(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TruthTable:
-    """Judge methods by tests whose answer is known; offline, and the same for the same seed.
+    """Test methods on cases whose answer is known; offline, and the same for the same seed.
 
     Args:
         methods: by name; None is all that make maps at layers (the usual ones if `quick`), and the controls.

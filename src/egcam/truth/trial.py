@@ -15,7 +15,7 @@ from egcam.errors import NonFiniteMapWarning, ZeroMapWarning
 
 @dataclass(frozen=True)
 class Trial:
-    """Images explained at a layer of a network of which it is known what decides.
+    """Images, and a layer of a network for which it is known what decides the score.
 
     Attributes:
         name: the test's; trials of one name belong together.
@@ -25,7 +25,7 @@ class Trial:
         images: (N, C, H, W).
         targets: (N,) the explained outputs.
         truth: (N, H, W) the answer: positive where the evidence is, negative where evidence against it is, 0 elsewhere.
-        references: (M, C, H, W) for methods that take some.
+        references: (M, C, H, W) for methods that use references.
         score: from signed maps (N, h, w) to (N,) scores.
     """
 

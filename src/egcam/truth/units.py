@@ -153,7 +153,7 @@ def signed_scores(maps: Tensor, truth: Tensor, sign: Sign, least: float = 0.1) -
         found = { s a >= least max |a| },   true = { s t > 0 },   s = 1 or -1
         precision = |found and true| / |found|,   recall = |found and true| / |true|
 
-    A map that finds nothing has precision and recall 0; both are NaN where there is nothing to find.
+    A map that finds nothing has precision and recall 0; both are NaN if there is nothing to find.
 
     Args:
         maps: (N, h, w) signed.

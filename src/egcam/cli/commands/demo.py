@@ -17,18 +17,18 @@ def demo(
     out: opt.Out = Path("egcam-demo"),
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Leave out the slowest method and take fewer samples: about three times as fast."),
+        typer.Option("--quick", help="Skip the slowest methods and take fewer samples: about three times as fast."),
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Every method on every photograph, even where that takes over three minutes.")
+        bool, typer.Option("--full", help="Run every method on every photograph, even if one takes over three minutes.")
     ] = False,
     open_page: opt.Open = False,
     as_json: opt.Json = False,
 ) -> None:
-    """See it work, without a network or files of your own: every method on four photographs.
+    """Run every method on four photographs; needs no model or images of your own.
 
-    The embedded EfficientNet-Lite0 looks at photographs that come with scikit-image. Makes gallery.png and a web page,
-    index.html, that needs nothing else.
+    Explains the built-in EfficientNet-Lite0 on photographs that come with scikit-image. Writes gallery.png and a
+    self-contained web page, index.html.
     """
     from egcam.attribution.registry import records
     from egcam.cli.output import comparison_dict

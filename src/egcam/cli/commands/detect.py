@@ -18,14 +18,14 @@ def detect(
             "--model",
             "-m",
             metavar="NAME",
-            help="One of torchvision's detectors (fasterrcnn_mobilenet_v3_large_320_fpn if not given), or your own: "
-            "path/to/file.py:function.",
+            help="One of torchvision's detectors, or your own: path/to/file.py:function. Default: "
+            "fasterrcnn_mobilenet_v3_large_320_fpn.",
             show_default=False,
         ),
     ] = None,
     method: opt.Method = opt.DEFAULT_METHOD,
     threshold: Annotated[
-        float, typer.Option(metavar="P", min=0, max=1, help="How sure the detector must be of an object, from 0 to 1.")
+        float, typer.Option(metavar="P", min=0, max=1, help="The lowest score of an object to explain, from 0 to 1.")
     ] = 0.5,
     most: opt.Most = 5,
     out: opt.Out = opt.OUT,
@@ -34,8 +34,8 @@ def detect(
 ) -> int:
     """Explain what a detector finds: one picture with the boxes and a map for each.
 
-    Each image gets a folder below --out with objects.png, explanation.npz, explanation.json and result.json. The score
-    of the box that overlaps most with the object is explained.
+    Each image gets a folder below --out with objects.png, explanation.npz, explanation.json and result.json. The map
+    explains the score of the box that overlaps most with the object.
     """
     from egcam.cli.found_objects import explain_found
     from egcam.cli.inputs import check_method, read_classes

@@ -1,4 +1,4 @@
-"""`egcam explain`: image after image, the bad ones named, the others done."""
+"""`egcam explain`: image after image; unreadable ones are reported and skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from egcam.progress import Progress
 if TYPE_CHECKING:
     from egcam.photos.comparison import Result
 
-# What is passed whether or not it was typed; a method without it needs no note.
+# Passed whether or not the user set them; no note if a method does not take them.
 _QUIET = {"seed", "score", "signed", "batch_size"}
 
 
@@ -39,8 +39,8 @@ def explain(
 ) -> int:
     """Explain images: an overlay, a heat map and the numbers for each.
 
-    Each image gets a folder below --out with overlay.png, heatmap.png, explanation.npz and explanation.json. An image
-    that cannot be read is named, and the others are still done.
+    Each image gets a folder below --out with overlay.png, heatmap.png, explanation.npz and explanation.json. Images
+    that cannot be read are reported and skipped.
     """
     from egcam.cli.inputs import check_folder, check_method, read_reshape, read_target
     from egcam.cli.output import Explained, own_folder, print_table
@@ -95,7 +95,7 @@ def explain(
 
 
 def _note_unused(method: str, options: Mapping[str, Any]) -> None:
-    """Say which options were typed that the method ignores."""
+    """Note which options the user set that the method ignores."""
     from egcam.photos.comparison import unused
 
     names = [f"--{name.replace('_', '-')}" for name in unused(method, options) if name not in _QUIET]

@@ -44,27 +44,29 @@ def figure(
     model: opt.Model = opt.DEFAULT_MODEL,
     target: opt.Target = None,
     contrast_with: Annotated[
-        str | None, typer.Option(metavar="NAME|INT", help="contrast: the other class; else the next most probable.")
+        str | None, typer.Option(metavar="NAME|INT", help="contrast: the other class; default: the next most probable.")
     ] = None,
     mask: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="The object, white on black, as large as its image; once for each image."),
+        typer.Option(metavar="FILE", help="The object, white on black, in its image's size; once per image."),
     ] = None,
     saturated: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="grid: images with a saturated score, shown below.")
+        list[Path] | None, typer.Option(metavar="FILE", help="grid: images with a saturated score, for a second block.")
     ] = None,
     metrics: Annotated[
         str | None, typer.Option(metavar="a,b,c", help="bars, ranks, radar, mask: which quality metrics.")
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Pixels changed at once in curves and their areas; else one row's."),
+        typer.Option(metavar="N", min=1, help="Pixels changed at once in curves and their areas; default: one row."),
     ] = None,
     patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many cells of the grid.")] = 4,
     grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side of the image.")] = 7,
     texts: opt.Texts = None,
     width: Annotated[str | None, typer.Option(metavar="W", help="column (3.3 in), page (6.9 in), or inches.")] = None,
-    colors: Annotated[str | None, typer.Option(metavar="NAME", help="A matplotlib colour map; viridis.")] = None,
+    colors: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A matplotlib colour map; default: viridis.")
+    ] = None,
     dpi: Annotated[int, typer.Option(metavar="N", min=20, max=2400, help="Pixels per inch.")] = 300,
     out: Annotated[
         list[Path] | None,
@@ -73,7 +75,7 @@ def figure(
     *,
     given: opt.Explaining,
 ) -> int:
-    """Draw a figure for a paper, as PNG, SVG or PDF: what it shows is computed from the images.
+    """Compute and draw a figure for a paper, as PNG, SVG or PDF.
 
     grid: image, coarse maps and overlays of several methods. mask: maps beside the object's mask, with scores.
     patches: the most important parts. contrast: why this class rather than that. convergence: how many samples a map
@@ -84,7 +86,7 @@ def figure(
     from egcam.photos.figure_kinds import Request, kind_of
     from egcam.photos.files import find_images
 
-    # Whatever can be wrong is found before a network runs.
+    # Check everything before a network runs.
     wanted = kind_of(kind)
     targets = [checked_path(path) for path in out or [Path("egcam-out", f"{kind}.png")]]
     names = read_methods(methods) if methods else wanted.methods

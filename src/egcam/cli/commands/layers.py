@@ -17,9 +17,9 @@ def layers(
 ) -> None:
     """List the layers between a network's blocks, with resolution, channels and what follows them.
 
-    Marked are the layer most methods take where none is given, and that of Expected Grad-CAM. The last column is the
-    share of the network that a sample of the latent path runs, forward. Layers inside blocks can be named as well; a
-    skip connection may go around those.
+    Marks the default layer of most methods and that of Expected Grad-CAM. The last column is the share of the forward
+    pass that each sample of the latent path runs. You can also name layers inside blocks, but a skip connection may
+    bypass those.
     """
     import torch
 

@@ -16,11 +16,11 @@ _TIMM_EXAMPLE = "timm/convnext_tiny"
 
 def models(
     part: Annotated[
-        str | None, typer.Argument(metavar="PART", help="Only names that contain this.", show_default=False)
+        str | None, typer.Argument(metavar="PART", help="List only names that contain this.", show_default=False)
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """List the models that can be named; all of timm's only when asked for by a part of their names."""
+    """List the models known by name; timm's are listed only if you give part of a name."""
     from egcam.models.zoo import models as known_models
 
     groups = known_models()

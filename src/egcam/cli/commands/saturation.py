@@ -1,4 +1,4 @@
-"""`egcam saturation`: what networks say while images come up from black, as figures, tables and a plain verdict."""
+"""`egcam saturation`: networks' outputs while images fade in from black, as figures, tables and a verdict."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ def saturation(
     ] = opt.DEFAULT_MODEL,
     layer: Annotated[
         str | None,
-        typer.Option(metavar="NAME[,NAME]", help="The layer, one for all networks or one each; found if not given."),
+        typer.Option(
+            metavar="NAME[,NAME]", help="The layer, one for all networks or one each; default: egcam finds one."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="How many values of a, from black to image.")] = 25,
     spacing: Annotated[
         str,
-        typer.Option(metavar="KIND", help="Of a: even, or uniform: drawn from U(0, 1) as in the paper, ends added."),
+        typer.Option(metavar="KIND", help="How a is spaced: even, or uniform (drawn from U(0, 1) as in the paper)."),
     ] = "even",
-    most: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Most images of a folder.")] = 25,
+    most: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Measure at most this many images.")] = 25,
     target: opt.Target = None,
     reference: opt.Reference = None,
     samples: opt.Samples = None,
     grid: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Cells along each side of the image; patches are these cells.")
+        int, typer.Option(metavar="N", min=2, help="Cells along each side of the image; each is a patch.")
     ] = 4,
     seed: opt.Seed = 0,
     device: opt.Device = None,
@@ -61,17 +63,18 @@ def saturation(
     out: opt.Out = Path("egcam-saturation"),
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FILE[,FILE]", help="Saved state_dicts, in the order of --model; 'random' for untrained."),
+        typer.Option(metavar="FILE[,FILE]", help="Saved state_dicts, in the order of --model; 'random': untrained."),
     ] = None,
     classes: opt.Classes = None,
     sharpness: opt.Sharpness = 1.0,
     as_json: opt.Json = False,
 ) -> int:
-    """Does the network saturate, and can its plain gradient be trusted?
+    """Measure whether a network saturates and its plain gradient can be trusted.
 
-    Each image is scaled up from black: pixels times a, a from 0 to 1. At each a: the cosine of the layer's embedding to
-    the full image's, the top label's logit and softmax score, and the length of the gradient. Makes figures (PNG, SVG),
-    CSV and summary.json, and ends with a verdict, with Grad-CAM and Expected Grad-CAM side by side. As in the paper:
+    Each image is faded in from black: pixels times a, with a from 0 to 1. At each a, this measures the cosine of the
+    layer's output to that of the full image, the top label's logit and softmax score, and the length of the gradient.
+    Writes figures (PNG, SVG), CSV and summary.json, and ends with a verdict and with Grad-CAM and Expected Grad-CAM
+    side by side. The paper's study:
     --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --spacing uniform
     """
     from egcam.cli.inputs import read_classes, read_reference, read_target
@@ -214,7 +217,7 @@ def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
 
 
 def patch_line(study: ModelStudy) -> str:
-    """What the methods' patches are worth, in one line; nothing where the images are too few to tell methods apart."""
+    """The insertion scores of the patches, in one line; nothing if there are too few images to compare methods."""
     from egcam.figures.style import label
 
     if study.measured.verdict.images < _ENOUGH:

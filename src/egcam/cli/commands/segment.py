@@ -18,7 +18,7 @@ def segment(
             "--class",
             "-c",
             metavar="NAME|INT",
-            help="The class to explain, as often as wanted; all that are found if not given.",
+            help="The class to explain; repeat for more. Default: all that are found.",
             show_default=False,
         ),
     ] = None,
@@ -28,8 +28,8 @@ def segment(
             "--model",
             "-m",
             metavar="NAME",
-            help="One of torchvision's segmenters (lraspp_mobilenet_v3_large if not given), or your own: "
-            "path/to/file.py:function.",
+            help="One of torchvision's segmenters, or your own: path/to/file.py:function. Default: "
+            "lraspp_mobilenet_v3_large.",
             show_default=False,
         ),
     ] = None,
@@ -41,8 +41,8 @@ def segment(
 ) -> int:
     """Explain what a segmenter finds: one picture with the outlines and a map for each class.
 
-    Each image gets a folder below --out with objects.png, explanation.npz, explanation.json and result.json. The mean
-    score of the class over its pixels is explained.
+    Each image gets a folder below --out with objects.png, explanation.npz, explanation.json and result.json. The map
+    explains the mean score of the class over its pixels.
     """
     from egcam.cli.found_objects import explain_found
     from egcam.cli.inputs import check_method, read_classes, read_target

@@ -14,13 +14,13 @@ from egcam.cli.console import out as console
 from egcam.cli.help_texts import PlainCommand, PlainGroup, flowing
 
 _CODES = (
-    "Exit codes: 0 all done; 1 some units failed, the others are done; 2 wrong use; 3 an extra is not installed; "
-    "4 the disk is full; 5 remote storage is out of reach; 130 stopped. What was done is kept."
+    "Exit codes: 0 all done; 1 some units failed, the others are done; 2 wrong usage; 3 an extra is not installed; "
+    "4 the disk is full; 5 remote storage is unreachable; 130 stopped. Finished work is kept."
 )
 
 study = typer.Typer(
     cls=PlainGroup,
-    help="Studies: models x methods x metrics over many images. They can be stopped and resumed, here or on Ray.",
+    help="Run methods and metrics on many images; stop and resume at any time, here or on Ray.",
     epilog="Start with:  egcam study new > study.toml   then:  egcam study run study.toml\n\n" + _CODES,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -39,25 +39,28 @@ def _command(example: str) -> Callable[[Command], Command]:
     return add
 
 
-File = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.", show_default=False)]
 Folder = Annotated[
     str, typer.Argument(metavar="RESULTS", help="The folder (or fsspec URL) of results.", show_default=False)
 ]
-Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N images; the rest can follow.")]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Only the first N images; the rest can follow later.")
+]
 
 
 @_command("egcam study new --preset paper-faithfulness --data ILSVRC2012/ > study.toml")
 def new(
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="What to begin with; see: egcam study presets")
+        str, typer.Option(metavar="NAME", help="The preset to start from; see: egcam study presets")
     ] = "own-images",
     data: Annotated[str | None, typer.Option(metavar="PATH", help="Where the images are.")] = None,
     annotations: Annotated[
-        str | None, typer.Option(metavar="FILE", help="COCO's instances, ImageNet's labels, where they are elsewhere.")
+        str | None,
+        typer.Option(metavar="FILE", help="COCO's instances or ImageNet's labels, if not in the usual place."),
     ] = None,
     images: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many images.")] = None,
 ) -> None:
-    """Print a study's file: plain TOML to change as you like."""
+    """Print a study file, as TOML to edit."""
     from egcam.studies.preset_files import preset as filled_in
 
     print(filled_in(preset, data, annotations, images), end="")
@@ -65,7 +68,7 @@ def new(
 
 @_command("egcam study presets")
 def presets(as_json: opt.Json = False) -> None:
-    """List the study files to begin with: one for each of the paper's tables, and one for own images."""
+    """List the presets: one for each of the paper's tables, and one for your own images."""
     from egcam.studies.preset_files import presets as known
 
     found = known()
@@ -81,12 +84,12 @@ def presets(as_json: opt.Json = False) -> None:
 def estimate(
     file: File,
     limit: Limit = None,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many share the work.")] = 1,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many workers share the work.")] = 1,
     as_json: opt.Json = False,
 ) -> None:
-    """Say how many passes a study takes and, after some short probes of each model, about how long.
+    """Estimate how many passes a study takes and, from short probes of each model, about how long.
 
-    And what costs most, how much memory a worker and disk the results take, and what the report takes at the end.
+    Also shows what costs most, how much memory a worker needs and disk the results, and what the report takes.
     """
     from egcam.cli.study_progress import cost_line, estimate_lines, peak_memory
     from egcam.studies.cost import estimate as estimated
@@ -122,20 +125,20 @@ def run(
         str, typer.Option("--out", "-o", metavar="RESULTS", help="The folder for results, or an fsspec URL.")
     ] = "results",
     engine: Annotated[
-        str, typer.Option(metavar="local|ray", help="Where the work is done; plugins may add more.")
+        str, typer.Option(metavar="local|ray", help="Where units run; plugins may add engines.")
     ] = "local",
     address: Annotated[
         str | None, typer.Option(metavar="A", help="A Ray cluster: auto, host:port or ray://host:port.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many processes; one for each core or GPU if not given.")
+        int | None, typer.Option(metavar="N", min=1, help="How many processes; default: one per core or GPU.")
     ] = None,
     limit: Limit = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Every N-th image from the I-th; the other parts may run elsewhere."),
+        typer.Option(metavar="I/N", help="Every N-th image, starting from the I-th; run the other shards elsewhere."),
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Do failed units again.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat failed units.")] = False,
     mix_versions: Annotated[
         bool, typer.Option("--mix-versions", help="Resume even if the versions of egcam, torch, … have changed.")
     ] = False,
@@ -147,14 +150,14 @@ def run(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="Give a unit up after so long; it then counts as failed. An hour or more by itself.",
+            help="A unit that takes longer fails. Default: an hour, or more if units are slow.",
         ),
     ] = None,
     as_json: opt.Json = False,
 ) -> int:
     """Run or resume a study.
 
-    Stop it with Ctrl-C or kill it at any instant: run the same command to resume, and the results are the same.
+    Stop it with Ctrl-C or kill it at any time: the same command resumes it, and the results are the same.
     """
     from egcam.cli.study_progress import Bar
     from egcam.studies.config import load_study
@@ -184,7 +187,7 @@ def run(
                 say=say,
             )
     except KeyboardInterrupt:
-        say(f"egcam: stopped; what was done is kept in {out}: run the same command to resume")
+        say(f"egcam: stopped; finished work is kept in {out}: run the same command to resume")
         return STOPPED
     found = status_of(out)
     if as_json:
@@ -193,26 +196,26 @@ def run(
         for label, table in results.tables.items():
             console().print(f"\n[bold]{label}[/bold]")
             console().print(table.render())
-        say(f"{found.done:,} of {found.total:,} units are in {out}; `egcam study report {out}` makes the report")
+        say(f"{found.done:,} of {found.total:,} units are in {out}; `egcam study report {out}` writes the report")
     if watcher.smaller:
         note(
-            f"{watcher.smaller:,} units ran out of memory and were done in smaller batches, which may "
+            f"{watcher.smaller:,} units ran out of memory and were repeated in smaller batches, which may "
             "change their last digits"
         )
-    # Also those that failed in an earlier run: a script that runs this until it succeeds must not take them for done.
+    # Includes units that failed in an earlier run: a script that repeats this until it succeeds must not miss them.
     failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
     if failed:
-        note(f"{failed:,} units failed; `egcam study status {out}` says why, --retry-failed does them again")
+        note(f"{failed:,} units failed; `egcam study status {out}` says why, --retry-failed repeats them")
     return SOME_FAILED if failed else DONE
 
 
 @_command("egcam study status results")
 def status(
     results: Folder,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many share the work left.")] = 1,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many workers share what is left.")] = 1,
     as_json: opt.Json = False,
 ) -> None:
-    """Say what is done, what is left, what failed and why, and the time to go."""
+    """Show what is done, what is left, what failed and why, and the time left."""
     from egcam.studies.progress import status as status_of
 
     _check_lasting(results)
@@ -228,13 +231,13 @@ def report(
     results: Folder,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Where the report goes; RESULTS/report if not given."),
+        typer.Option("--out", "-o", metavar="FOLDER", help="Where to write the report; default: RESULTS/report."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="What others are compared with; grad-cam if not given.")
+        str | None, typer.Option(metavar="METHOD", help="The method to compare with; default: grad-cam.")
     ] = None,
     sharpness: Annotated[
-        float, typer.Option(metavar="P", min=1, help="Show the examples' maps to the power of P.")
+        float, typer.Option(metavar="P", min=1, help="Raise the examples' maps to the power of P in pictures.")
     ] = 1.0,
     as_json: opt.Json = False,
 ) -> None:
@@ -260,5 +263,5 @@ def _check_lasting(folder: str) -> None:
         from egcam.studies.config import StudyError
 
         raise StudyError(
-            f"{folder} would be gone when this command ends: name a folder, or a URL of storage that lasts"
+            f"{folder} would be lost when this command ends: give a folder, or a URL of persistent storage"
         )

@@ -14,21 +14,22 @@ from egcam.cli.console import print_json, progress_bar, say
 
 def truth(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images and the usual methods: a few minutes on two cores.")
+        bool, typer.Option("--quick", help="Fewer images and only the usual methods: a few minutes on two cores.")
     ] = False,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="a,b,c", help="Which methods; all at layers, and the controls, if not given."),
+        typer.Option(metavar="a,b,c", help="Which methods; default: all that work at a layer, and the controls."),
     ] = None,
     out: opt.Out = Path("egcam-truth"),
     seed: opt.Seed = 0,
     as_json: opt.Json = False,
 ) -> None:
-    """Judge methods by tests whose answer is known. Offline.
+    """Test methods on cases whose answer is known, offline.
 
-    Networks that cannot see part of the image, grids of which one cell decides, a patch that decides, shapes with exact
-    masks, networks with weights set by hand, and the Shapley values of a layer's cells. One table (truth.md,
-    scores.csv) and one picture (truth.png). A small network is trained the first time and kept in the cache folder.
+    The tests are networks that cannot see part of the image, grids in which one cell decides, a patch that decides,
+    shapes with exact masks, networks with weights set by hand, and the Shapley values of a layer's cells. Writes a
+    table (truth.md, scores.csv) and a picture (truth.png). The first run trains a small network and keeps it in the
+    cache folder.
     """
     from egcam.truth.suite import run_truth
 

@@ -29,26 +29,28 @@ def web(
     host: Annotated[
         str,
         typer.Option(
-            metavar="ADDRESS", help="Where to listen. Only this machine reaches 127.0.0.1; with 0.0.0.0 others do, too."
+            metavar="ADDRESS", help="Where to listen: 127.0.0.1 for this machine only, 0.0.0.0 for others, too."
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes any free port.")] = 7860,
-    max_upload: Annotated[float, typer.Option("--max-upload", metavar="MB", help="The largest image file.")] = 20.0,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 picks a free one.")] = 7860,
+    max_upload: Annotated[
+        float, typer.Option("--max-upload", metavar="MB", help="The largest image file accepted.")
+    ] = 20.0,
     open_page: opt.Open = False,
     password: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Every visitor must give it. Others on this machine can read what you type here: better set "
-            "EGCAM_PASSWORD, or use --ask-password.",
+            help="Visitors must enter it. Other users of this machine can read what you type here: prefer "
+            "EGCAM_PASSWORD or --ask-password.",
         ),
     ] = None,
     ask_password: Annotated[bool, typer.Option("--ask-password", help="Prompt for the password.")] = False,
 ) -> None:
     """Explain images in the browser: drop one, choose class, layer and methods, compare, measure, download.
 
-    Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads stay in a temporary folder
-    for about an hour, and go with the page. Needs the extra called app (Gradio).
+    Serves one page until Ctrl-C, to this machine only unless --host says otherwise. Uploads are kept in a temporary
+    folder for about an hour, at most until the page stops. Needs the extra 'app' (Gradio).
     """
     require("gradio", "app", "the page")
     if not 0 < max_upload <= _LARGEST_UPLOAD:
@@ -76,7 +78,7 @@ def web(
 
 
 def _wanted_password(given: str | None, ask: bool) -> str | None:
-    """The password that was typed, asked for, or set in the environment; None where none is wanted."""
+    """The password that was typed, asked for, or set in the environment; None if none is wanted."""
     if ask and given is not None:
         raise InputError("--password and --ask-password: choose one")
     if ask:

@@ -31,8 +31,8 @@ class Annotation:
 
     Attributes:
         file: the image's path as written.
-        label: its class index, where given.
-        wnid: its WordNet id, where given.
+        label: its class index, if given.
+        wnid: its WordNet id, if given.
         boxes: where the object is.
         mask: the path of its mask as written.
         part: the part of the data it belongs to, where there are parts.
@@ -65,7 +65,7 @@ def read_annotations(path: Path) -> list[Annotation]:
 
 def _merged(first: Annotation, second: Annotation, path: Path) -> Annotation:
     if (first.label, first.wnid, first.part) != (second.label, second.wnid, second.part):
-        raise DataError(f"{path} says two different things of {first.file}: {first.label} and {second.label}")
+        raise DataError(f"{path} has conflicting entries for {first.file}: {first.label} and {second.label}")
     return Annotation(first.file, first.label, first.wnid, first.boxes + second.boxes, first.mask, first.part)
 
 

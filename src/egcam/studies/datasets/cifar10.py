@@ -64,7 +64,7 @@ class Cifar10(Dataset):
 
 @register_dataset("cifar10", title="CIFAR-10", class_names=CLASSES, masks=False)
 def open_cifar10(path: Path, *, classes: tuple[str, ...] = ()) -> Dataset:
-    """CIFAR-10's test images in or below a folder, or in a file; only those of `classes`, where given."""
+    """CIFAR-10's test images in or below a folder, or in a file; only those of `classes`, if given."""
     file, read = _find(path)
     images, labels = read(file)
     return Cifar10(*_checked(images, labels, file), tuple(sorted({_class(word) for word in classes})))

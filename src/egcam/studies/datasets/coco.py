@@ -66,7 +66,7 @@ Annotation = Mapping[str, Any]
 
 @register_dataset("coco", title="COCO")
 def open_coco(path: Path, *, classes: tuple[str, ...] = (), annotations: Path | None = None) -> Dataset:
-    """COCO's images in or below a folder; only those with an instance of `classes`, where given."""
+    """COCO's images in or below a folder; only those with an instance of `classes`, if given."""
     require("pycocotools", "study", "reading COCO's masks")
     root = folder_at(path, LAYOUT)
     file = _annotation_file(root, annotations)

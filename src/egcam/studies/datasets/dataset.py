@@ -57,7 +57,7 @@ class Dataset(ABC):
 
     @property
     def parts(self) -> list[str]:
-        """For each image the part of the data it belongs to, such as "train"; "" where there are no parts."""
+        """For each image the part of the data it belongs to, such as "train"; "" if there are no parts."""
         return [""] * len(self)
 
     @property
@@ -68,7 +68,7 @@ class Dataset(ABC):
     def stamp(self, index: int) -> str:
         """What changes when the files of a picture do, known without reading them: from their sizes and times.
 
-        "" where there is no such sign; the picture must then be read to know whether it changed.
+        "" if there is no such sign; the picture must then be read to know whether it changed.
         """
         return ""
 

@@ -28,7 +28,7 @@ class Entry:
         file: where it is.
         label: its class index, or None.
         group: the class a choice is spread over.
-        mask: given the upright image, where the object is; None where nothing is known of that.
+        mask: given the upright image, where the object is; None if nothing is known of that.
         part: the part of the data it belongs to.
     """
 

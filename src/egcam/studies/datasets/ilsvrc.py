@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes of an image, and the size of the image they were drawn on, where it is known."""
+    """The boxes of an image, and the size of the image they were drawn on, if it is known."""
 
     boxes: tuple[Box, ...]
     width: int | None = None
@@ -126,7 +126,7 @@ def _check_mapping(file: Path) -> None:
 
 
 def read_boxes(file: Path, wnid: str | None) -> Boxes:
-    """The boxes in an ILSVRC (or VOC) box file; those of class `wnid` where it is given."""
+    """The boxes in an ILSVRC (or VOC) box file; those of class `wnid` if it is given."""
     try:
         tree = ElementTree.parse(file).getroot()
         size = tree.find("size")

@@ -61,7 +61,7 @@ _BOXES = (
 
 @register_dataset("imagenet", title="ImageNet")
 def open_imagenet(path: Path, *, classes: tuple[str, ...] = (), annotations: Path | None = None) -> Dataset:
-    """ImageNet's images in or below a folder; only those of `classes`, where given."""
+    """ImageNet's images in or below a folder; only those of `classes`, if given."""
     path = folder_at(path, LAYOUT)
     given = None if annotations is None else named(annotations, [path], LAYOUT)
     if given is not None and given.suffix.lower() in (".csv", ".json") and not ilsvrc.is_solution(given):

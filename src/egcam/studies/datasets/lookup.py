@@ -10,7 +10,7 @@ from egcam.studies.datasets.dataset import DataError
 
 
 def folder_at(path: str | Path, expected: str) -> Path:
-    """The folder at `path`; an error with the expected layout where there is none."""
+    """The folder at `path`; an error with the expected layout if there is none."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder

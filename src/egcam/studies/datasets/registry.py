@@ -25,7 +25,7 @@ class Kind:
     Attributes:
         open: `open(path, **options)` gives all there is at `path`; its keyword parameters are the options.
         title: what sentences call it.
-        class_names: what the labels stand for, where the data have classes of their own; None where labels are the
+        class_names: what the labels stand for, where the data have classes of their own; None if labels are the
             network's.
         masks: whether such data can have masks.
     """
@@ -97,7 +97,7 @@ def kinds() -> list[str]:
 
 
 def kind_of(name: str) -> Kind:
-    """What is known of a kind of data; an error with the near misses where there is none."""
+    """What is known of a kind of data; an error with the near misses if there is none."""
     if name not in _kinds:
         raise DataError(f"unknown kind of data {name!r}; {near_misses(str(name), _kinds)}")
     return _kinds[name]

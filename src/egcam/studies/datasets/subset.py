@@ -96,7 +96,7 @@ def take(whole: Dataset, images: int | None = None, seed: int = 0, part: str | N
     if images is None:
         images = len(indices)
     if images < 1:
-        raise DataError(f"images = {images}: a study takes one image at least")
+        raise DataError(f"images = {images}: a study needs at least one image")
     if images > len(indices):
         raise DataError(
             f"images = {images}, but there are {len(indices)}{f' in part {part!r}' if part else ''} "

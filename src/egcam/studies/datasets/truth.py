@@ -1,4 +1,4 @@
-"""Images of the tests with a known answer, drawn anew from a seed: nothing is read from disk.
+"""Images of the tests with a known answer, drawn from a seed: nothing is read from disk.
 
     [data]
     kind = "truth"
@@ -61,7 +61,7 @@ def open_truth(*, test: Test, count: int = 60, draw: int = 0) -> Dataset:
     if test not in TESTS:
         raise DataError(f"unknown test {test!r}; {near_misses(test, TESTS)}")
     if count < 1:
-        raise DataError(f"count = {count}: a test has one image at least")
+        raise DataError(f"count = {count}: a test needs at least one image")
     network = networks.trained()
     if test == "patch":
         planted = planted_trial(network, count, draw)

@@ -36,7 +36,7 @@ def is_wnid(text: str) -> bool:
 
 
 def index_of(wnid: str, where: str) -> int:
-    """The class index of a WordNet id; `where` is said in the error.
+    """The class index of a WordNet id; `where` appears in the error.
 
     Example:
         >>> index_of("n02391049", "the folder's name")

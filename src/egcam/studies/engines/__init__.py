@@ -34,7 +34,7 @@ def register_engine(name: str, factory: EngineFactory) -> None:
 
     Args:
         name: what it is asked for by.
-        factory: called with the keywords `workers` and `address`, each None where the user gave none; must return an
+        factory: called with the keywords `workers` and `address`, each None if the user gave none; must return an
             `Engine`. It should refuse what it cannot use.
 
     Example:

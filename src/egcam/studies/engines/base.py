@@ -23,7 +23,7 @@ class Job:
         metrics: names of the metrics, for units that fail without the worker's doing.
         threads: how many threads a worker computes with; it changes the last digits of results, so it is fixed.
         retries: how often a unit is tried again after its worker died.
-        device: where the models run, as in the study; None is a GPU where there is one.
+        device: where the models run, as in the study; None is a GPU if there is one.
         timeout: seconds after which a unit is given up and counts as failed; None waits for ever.
     """
 

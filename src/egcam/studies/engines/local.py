@@ -1,4 +1,4 @@
-"""Workers on this machine: one process each, sized so that they share its cores and never fight for them."""
+"""Workers on this machine: one process each, sized so that they do not compete for cores."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _suitable_workers(job: Job, gpus: Sequence[str]) -> int:
 
 
 def _gpus(device: str | None) -> list[str]:
-    """The GPUs to share out among workers, as CUDA_VISIBLE_DEVICES names them; none where the job names its own."""
+    """The GPUs to share out among workers, as CUDA_VISIBLE_DEVICES names them; none if the job names its own."""
     if device not in (None, "cuda"):
         return []
     import torch

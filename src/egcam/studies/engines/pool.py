@@ -1,4 +1,4 @@
-"""Worker processes, each looked after by a thread that replaces it when it dies and tries its unit again."""
+"""Worker processes, each supervised by a thread that replaces it when it dies and retries its unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS_TO_STOP = 10.0
 
 
 class WorkerDied(Exception):
-    """A worker process is gone: how it ended, and the end of what it printed where that is known."""
+    """A worker process is gone: how it ended, and the end of what it printed if that is known."""
 
     def __init__(self, how: str, last_words: str = "") -> None:
         super().__init__(how)
@@ -82,7 +82,7 @@ class _Pool:
             threading.Thread(target=self._run, args=(slot,), name=f"egcam worker {slot}", daemon=True)
             for slot in range(size)
         ]
-        # Outcomes, and why threads gave up. Bounded: workers must not run ahead of a caller who is slow to save.
+        # Outcomes, and the errors of threads. Bounded: workers must not run ahead of a caller who is slow to save.
         self._arrived: Queue[Outcome | BaseException] = Queue(maxsize=max(1, size))
 
     def outcomes(self) -> Iterator[Sequence[Outcome]]:
@@ -111,7 +111,7 @@ class _Pool:
             self._backlog.put(None)
         patience = monotonic() + _SECONDS_TO_STOP
         while any(thread.is_alive() for thread in self._threads) and monotonic() < patience:
-            # A thread may be waiting for room to hand over what nobody wants any more.
+            # A thread may be waiting for room in the queue, which nobody reads any more.
             with suppress(Empty):
                 self._arrived.get(timeout=0.01)
 
@@ -168,9 +168,9 @@ def too_long(timeout: float) -> str:
     """Why a unit that was given up has failed.
 
     >>> too_long(90)
-    'it took longer than the timeout of 90 s and was given up; --timeout allows more'
+    'it took longer than the timeout of 90 s; --timeout sets a longer one'
     """
-    return f"it took longer than the timeout of {timeout:g} s and was given up; --timeout allows more"
+    return f"it took longer than the timeout of {timeout:g} s; --timeout sets a longer one"
 
 
 def _false_start_text(death: WorkerDied) -> str:

@@ -43,7 +43,7 @@ class Worker:
     """Opens a job, then does its units."""
 
     def answer(self, request: Job | Unit) -> str | Outcome | None:
-        """To a job: why it cannot be opened, or None where it can. To a unit: its outcome, failed if it raised."""
+        """To a job: why it cannot be opened, or None if it can. To a unit: its outcome, failed if it raised."""
         try:
             if isinstance(request, Job):
                 self._open(request)
