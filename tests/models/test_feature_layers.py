@@ -10,7 +10,7 @@ import egcam
 from egcam.errors import LayerError
 from egcam.evaluation.layers import best_layer, candidate_layers
 from egcam.metrics import insertion_deletion
-from egcam.models.layers import last_spatial_layer, layer_before_curved_tail
+from egcam.models.layers import last_spatial_layer, inner_layer
 from egcam.models.trace import dry_run
 
 torchvision = pytest.importorskip("torchvision")
@@ -29,7 +29,7 @@ def test_before_a_linear_head_it_is_the_last_layer_of_the_second_coarsest_resolu
     model = torchvision.models.get_model(name).eval()
     images = torch.rand(1, 3, 64, 64)
     found = {layer.name: layer for layer in candidate_layers(model, images)}
-    inner = layer_before_curved_tail(model, dry_run(model, images))
+    inner = inner_layer(model, dry_run(model, images))
     assert inner == INNER[name][0]
     assert found[inner].size == (4, 4)
     last = list(found.values())[-1]
@@ -40,7 +40,7 @@ def test_before_a_linear_head_it_is_the_last_layer_of_the_second_coarsest_resolu
 def usual_layers(model: nn.Module, images: torch.Tensor) -> tuple[str, str]:
     """That of Expected Grad-CAM, and that of other methods."""
     trace = dry_run(model, images)
-    return layer_before_curved_tail(model, trace), last_spatial_layer(trace)
+    return inner_layer(model, trace), last_spatial_layer(trace)
 
 
 @pytest.mark.parametrize(("name", "last"), [("vgg16", "features.30"), ("alexnet", "features.12")])
@@ -65,6 +65,57 @@ def test_it_never_has_the_resolution_of_the_image() -> None:
 def test_without_a_finer_layer_it_is_the_last_layer() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
     assert usual_layers(model, torch.rand(1, 2, 8, 8)) == ("3", "3")
+
+
+def test_of_a_transformer_with_one_resolution_it_is_the_first_block() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(1, 3, 32, 32)
+    model = torchvision.models.VisionTransformer(32, 8, 3, 2, 16, 32, num_classes=5).eval()
+    nn.init.normal_(model.heads.head.weight)
+    first, last = "encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_2.ln_1"
+    assert usual_layers(model, images) == (first, last)
+    assert egcam.ExpectedGradCAM(model, reference="black", samples=4)(images).layer == first
+    timm = pytest.importorskip("timm")
+    plain = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=3, num_classes=5)
+    assert usual_layers(plain.eval(), images) == ("blocks.0", "blocks.2.norm1")
+    # Of one whose grid grows coarser the rule is that of convolutional networks.
+    swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=64, window_size=2, embed_dim=12, num_classes=5)
+    assert usual_layers(swin.eval(), torch.rand(1, 3, 64, 64)) == ("layers.2", "norm")
+
+
+class Skip(nn.Module):
+    """Something to go around."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        return (seen + self.inner(seen)).relu()
+
+
+class Encoder(nn.Module):
+    """Most of a network in one module that is no chain, as Hugging Face's are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Sequential(nn.Conv2d(4, 4, 3, 2, 1), Skip(4)) for _ in range(3)])
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            seen = stage(seen)
+        return seen
+
+
+def test_stages_inside_most_of_the_network_are_layers_between_blocks() -> None:
+    torch.manual_seed(0)
+    parts = [nn.Conv2d(2, 4, 3, 2, 1), Encoder(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
+    model, images = nn.Sequential(*parts), torch.rand(1, 2, 64, 64)
+    sizes = {layer.name: layer.size for layer in candidate_layers(model, images)}
+    strided = {f"1.stages.{number}.0": (16 >> number,) * 2 for number in range(3)}
+    whole = {"1.stages.0": (16, 16), "1.stages.1": (8, 8), "1": (4, 4)}
+    assert sizes == {"0": (32, 32), **strided, **whole}
+    assert usual_layers(model, images) == ("1.stages.1", "1")
 
 
 class DependsOnData(nn.Module):

@@ -34,7 +34,7 @@ from egcam.attribution.weightings import (
 )
 from egcam.errors import MethodError, ModelError, TargetError
 from egcam.imageops import by_row, places
-from egcam.models.layers import Layer, layer_before_curved_tail
+from egcam.models.layers import Layer, inner_layer
 from egcam.models.targets import by_class, class_scores
 from egcam.models.trace import Trace
 
@@ -328,8 +328,8 @@ class ExpectedGradCAM(_NamedCAM):
         self.weighting = as_weighting(weighting)
 
     def usual_layer(self, trace: Trace) -> str:
-        """The last one before a tail that is not all but linear; see `layer_before_curved_tail`."""
-        return layer_before_curved_tail(self.model, trace)
+        """See `egcam.models.layers.inner_layer`."""
+        return inner_layer(self.model, trace)
 
 
 _OF_EXPECTED = ("summed", "elementwise", "mean")

@@ -204,7 +204,7 @@ def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
     whole = sum(call.multiplications for call in trace.calls)
     found: dict[str, FeatureLayer] = {}
     for call in trace.calls_on_image:
-        if not _is_map_like(call, trace) or not (_is_between_blocks(call.name, model, trace) or call.name == last):
+        if not _is_map_like(call, trace) or not (_is_between_blocks(call, model, trace) or call.name == last):
             continue
         if _is_feature_map(call, trace):
             name = _name_of(call, trace)
@@ -214,26 +214,48 @@ def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
     return list(found.values())
 
 
-def _is_between_blocks(name: str, model: nn.Module, trace: Trace) -> bool:
-    """Whether all that contains a module is a mere chain of modules, works on the image itself, or never runs."""
-    on_a_part = {call.name for call in trace.calls if trace.image not in call.inputs}
-    parts = name.split(".")
+def _is_between_blocks(call: Call, model: nn.Module, trace: Trace) -> bool:
+    """Whether all that contains a call is a mere chain of modules, works on the image itself, or never runs.
+
+    Or is most of the network, as a transformer's encoder is, and then nothing may lead around the call.
+    """
+    on_a_part = {other.name: other for other in trace.calls if trace.image not in other.inputs}
+    parts = call.name.split(".")
     outer = [".".join(parts[:length]) for length in range(1, len(parts))]
-    return all(above not in on_a_part or _is_chain(model.get_submodule(above)) for above in outer)
+    blocks = [above for above in outer if above in on_a_part and not _is_chain(model.get_submodule(above))]
+    return not blocks or (all(_is_most(on_a_part[above], trace) for above in blocks) and _is_a_cut(call, trace))
+
+
+def _is_most(module: Call, trace: Trace) -> bool:
+    """Whether a module holds more than half of the layers with weights."""
+    weighted = [call for call in trace.calls if call.weighted]
+    inside = [call for call in weighted if module.started <= call.started and call.finished <= module.finished]
+    return 2 * len(inside) > len(weighted)
+
+
+def _is_a_cut(call: Call, trace: Trace) -> bool:
+    """Whether every way from the image to the score leads through what a call returned; unknown counts as no."""
+    return trace.ways is not None and call.node >= 0 and not trace.ways.beside([call.node])
 
 
 def _is_chain(module: nn.Module) -> bool:
     return type(module).forward in (nn.Sequential.forward, nn.ModuleList.forward, nn.ModuleDict.forward)
 
 
-def layer_before_curved_tail(model: nn.Module, trace: Trace) -> str:
-    """The latest layer after which the score is not all but linear: there a gradient averaged over a path has a say.
+def inner_layer(model: nn.Module, trace: Trace) -> str:
+    """The layer at which a gradient that is averaged over a path tells most, by measurement.
 
-    The last spatial layer where two or more layers with weights follow it, or an activation function on feature maps;
-    else the last layer of the next finer resolution, 14 x 14 at 224 pixels, if there is one of at most half the image's
-    sides.
+    Of a transformer with one resolution throughout, the output of its first block: attention moves evidence from patch
+    to patch, block by block, so that late tokens no longer stand for their places.
+
+    Otherwise the latest layer after which the score is more than a linear function: the last spatial layer if two or
+    more layers with weights follow it, or an activation function on feature maps; else the last layer of the next finer
+    resolution, 14 x 14 at 224 pixels, if there is one of at most half the image's sides.
     """
     last = last_spatial_layer(trace)
+    first_block = _first_block_of_tokens(model, trace)
+    if first_block is not None:
+        return first_block
     end = max(call.finished for call in trace.calls_of(last.partition(":")[0]))
     after = [call for call in trace.calls if call.started > end]
     if sum(call.multiplications > 0 for call in after) > 1 or any(_bends_maps(call, trace) for call in after):
@@ -245,9 +267,20 @@ def layer_before_curved_tail(model: nn.Module, trace: Trace) -> str:
     return [name for name, area in areas.items() if area == min(finer)][-1] if finer else last
 
 
+def _first_block_of_tokens(model: nn.Module, trace: Trace) -> str | None:
+    """The first layer between blocks that lies behind attention; None unless all of these are tokens of one grid."""
+    attended = min((call.finished for call in trace.calls_on_image if call.is_attention), default=None)
+    if attended is None:
+        return None
+    calls = {layer.name: trace.calls_of(layer.name.partition(":")[0])[-1] for layer in feature_layers(model, trace)}
+    behind = {name: call for name, call in calls.items() if call.finished > attended}
+    grids = {trace.map_shape(call)[1:] if trace.may_be_tokens(call) else None for call in behind.values()}
+    return next(iter(behind)) if len(grids) == 1 and None not in grids else None
+
+
 BY_WORD: dict[str, Callable[[nn.Module, Trace], str]] = {
     "last": lambda model, trace: last_spatial_layer(trace),
-    "inner": layer_before_curved_tail,
+    "inner": inner_layer,
 }
 """Layers a user may ask for without knowing their names; a module that is called so comes first."""
 

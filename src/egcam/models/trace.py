@@ -54,6 +54,7 @@ class Call:
     name: str
     pooling: bool
     in_attention: bool
+    is_attention: bool
     weighted: bool
     axis: Axis | None
     started: int
@@ -389,7 +390,7 @@ class _Recorder:
                 return
             self._clock += 1
             inside_pooling = any(pooling for pooling, _ in self._names)
-            self._names.pop()
+            _, is_attention = self._names.pop()
             started = self._open.pop()
             tensor = tensor_in(output)
             maps = () if isinstance(output, Tensor) else tuple(one for one in tensors_in(output) if _is_map(one))
@@ -405,6 +406,7 @@ class _Recorder:
                     name=name,
                     pooling=inside_pooling,
                     in_attention=any(attention for _, attention in self._names),
+                    is_attention=is_attention,
                     weighted=any(True for _ in module.parameters(recurse=False)),
                     axis=self._axis(module, tensor),
                     started=started,

@@ -25,7 +25,7 @@ def layers(
 
     from egcam.evaluation.layers import candidate_layers
     from egcam.models import zoo
-    from egcam.models.layers import last_spatial_layer, layer_before_curved_tail
+    from egcam.models.layers import last_spatial_layer, inner_layer
     from egcam.models.trace import dry_run
 
     classifier = zoo.load(model, weights=weights if weights is not None else _weights_needed(model))
@@ -34,7 +34,7 @@ def layers(
     found = candidate_layers(classifier.model, images)
     trace = dry_run(classifier.model, images)
     usual = classifier.layer or last_spatial_layer(trace)
-    inner = classifier.layer or layer_before_curved_tail(classifier.model, trace)
+    inner = classifier.layer or inner_layer(classifier.model, trace)
     if as_json:
         listed = [_record(layer) for layer in found]
         print_json({"model": model, "found": usual, "expected-grad-cam": inner, "layers": listed})
