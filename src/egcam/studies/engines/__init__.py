@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from egcam.errors import EgcamError, near_misses
+from egcam.errors import EgcamError, check_known
 from egcam.studies.engines.base import Engine, Job, Shard
 
 EngineFactory: TypeAlias = Callable[..., Engine]
@@ -83,6 +83,5 @@ def make_engine(name: str, *, workers: int | None = None, address: str | None = 
 
 
 def _factory(name: str) -> EngineFactory:
-    if name not in _factories:
-        raise EgcamError(f"unknown engine {name!r}; {near_misses(name, _factories)}")
+    check_known(name, _factories, "engine", EgcamError)
     return _factories[name]
