@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -29,17 +30,23 @@ def checksum_of_weights(model: nn.Module) -> str:
         >>> [checksum_of_weights(each) == checksum_of_weights(one) for each in (same, other)]
         [True, False]
     """
+    state = (*model.named_parameters(), *model.named_buffers())
     found = sha256()
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    for name, tensor in state:
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        if not tensor.is_meta and tensor.layout == torch.strided:
-            flat = tensor.detach().reshape(-1)
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(flat[:: max(1, len(flat) // _LOOKED_AT)])
-    for parts in kinds.values():
-        # One copy from the device for all tensors of a kind.
-        found.update(_bytes(torch.cat(parts)))
+    for numbers in some_numbers([tensor for _, tensor in state if tensor.layout == torch.strided], _LOOKED_AT):
+        found.update(numbers)
     return found.hexdigest()[:_LENGTH]
+
+
+def some_numbers(tensors: Iterable[Tensor], count: int) -> list[bytes]:
+    """About that many evenly spread numbers of each tensor, in as few copies from the device as there are kinds."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        if not tensor.is_meta:
+            flat = tensor.detach().reshape(-1)
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(flat[:: max(1, len(flat) // count)])
+    return [_bytes(torch.cat(parts)) for parts in kinds.values()]
 
 
 def checksums_of_images(explanation: Explanation) -> tuple[str, ...] | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from egcam.attribution.checksums import checksum_of_weights
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.attribution.maps import Maps
-from egcam.attribution.options import is_whole
+from egcam.attribution.options import check_count
 from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
 from egcam.errors import EgcamError, InputError, ModelError, NonFiniteMapWarning, TargetError, ZeroMapWarning, warn_user
@@ -400,34 +400,31 @@ class Explainer(ABC):
             joined = [torch.cat(parts) for parts in zip(*(part.errors or [] for part in found), strict=True)]
             error = fused_errors(joined, shown)
 
-        def whole(parts: list[Tensor | None]) -> Tensor | None:
-            tensors = [part for part in parts if part is not None]
-            if len(tensors) != len(parts):
-                return None
-            joined = torch.cat(tensors).detach()
+        def whole(parts: list[Tensor]) -> Tensor:
+            joined = torch.cat(parts).detach()
             return joined[0] if single else joined
 
-        maps = whole([fused(shown)])
-        scores = whole([task.scores for task in tasks])
-        assert maps is not None
-        assert scores is not None
+        def known(parts: list[Tensor | None]) -> Tensor | None:
+            tensors = [part for part in parts if part is not None]
+            return whole(tensors) if len(tensors) == len(parts) else None
+
         return Explanation(
-            maps=maps,
+            maps=whole([fused(shown)]),
             size=size,
-            targets=whole([task.indices for task in tasks]),
-            scores=scores,
-            predictions=whole([task.predictions for task in tasks]),
+            targets=known([task.indices for task in tasks]),
+            scores=whole([task.scores for task in tasks]),
+            predictions=known([task.predictions for task in tasks]),
             layer=" + ".join(point.name for point in points),
             method=self.method,
             reference=found[0].reference,
-            error=whole([error]),
+            error=known([error]),
             passes=meter.done,
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed},
             classes=_names(self.classes, tasks),
             images=images,
-            outputs=whole([task.outputs for task in tasks]),
+            outputs=known([task.outputs for task in tasks]),
             described=described,
             weights_checksum=checksum_of_weights(self.model),
         )
@@ -512,7 +509,6 @@ def _unmatched(image: int, tasks: list[Task]) -> str | None:
     """Why the score of an image is exactly 0, where its target knows."""
     for task in tasks:
         if image < len(task.images):
-            assert task.scores is not None
             return task.targets.why_zero(image) if float(task.scores[image]) == 0 else None
         image -= len(task.images)
     return None
@@ -546,10 +542,8 @@ def _cause_of_zero(image: int, before: list[Tensor], activations: Tensor | None,
 
 
 def _positive(value: int | None, name: str) -> int | None:
-    if value is not None and not is_whole(value):
-        raise InputError(f"{name} must be a whole number, not {value!r}")
-    if value is not None and value < 1:
-        raise InputError(f"{name} must be at least 1, not {value}")
+    if value is not None:
+        check_count(value, name, InputError)
     return value
 
 

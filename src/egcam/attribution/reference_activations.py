@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from egcam.attribution.checksums import some_numbers
+
 _CPU_BUDGET = 256 * 2**20
 _LOOKED_AT = 64  # numbers of each weight that are looked at to see whether it changed behind torch's back
 
@@ -109,15 +111,4 @@ def fingerprint(model: nn.Module, layers: Sequence[str], images: Tensor) -> Fing
     can_autocast = torch.amp.is_autocast_available(device)
     autocast = torch.get_autocast_dtype(device) if can_autocast and torch.is_autocast_enabled(device) else None
     image = (tuple(images.shape[1:]), images.dtype, images.device)
-    return (tuple(layers), image, autocast, marks, _some_numbers(state), modules)
-
-
-def _some_numbers(tensors: Sequence[Tensor]) -> tuple[bytes, ...]:
-    """Some evenly spread numbers of each tensor, in as few copies from the device as there are kinds of tensors."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        if not tensor.is_meta:
-            flat = tensor.detach().reshape(-1)
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(flat[:: max(1, len(flat) // _LOOKED_AT)])
-    joined = (torch.cat(parts).cpu() for parts in kinds.values())
-    return tuple(part.view(torch.uint8).numpy().tobytes() for part in joined)
+    return (tuple(layers), image, autocast, marks, tuple(some_numbers(state, _LOOKED_AT)), modules)
