@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import InputError, check_known
 from egcam.imageops import Size, along, by_row, size_of, upsampled
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.case import Case
@@ -33,20 +33,16 @@ from egcam.models.targets import Score, by_class
 InfidelityScale = Literal["best", "unit-sum", "raw"]
 
 
-def _curve(
-    metric: Any, case: Case, baseline: Baseline | None = None, inserting: bool = False, descending: bool = True
-) -> Curve:
+def _curve(metric: Any, case: Case, inserting: bool = False, descending: bool = True) -> Curve:
     """The curve of a metric with the options `step`, `baseline` and `score`, shared with all that ask for the same."""
-    baseline, step = metric.baseline if baseline is None else baseline, pixels_per_step(metric.step, case.images)
-    key = work_key("curve", baseline, step, metric.score, inserting, descending)
-    return case.curve(key, baseline, step, metric.score, inserting, descending)
+    what = (metric.baseline, pixels_per_step(metric.step, case.images), metric.score, inserting, descending)
+    return case.curve(work_key("curve", *what), *what)
 
 
-def _curve_work(
-    metric: Any, size: int, baseline: Baseline | None = None, inserting: bool = False, descending: bool = True
-) -> Work:
-    baseline, step = metric.baseline if baseline is None else baseline, metric.step or size
-    return Work(work_key("curve", baseline, step, metric.score, inserting, descending), steps_of(step, size * size))
+def _curve_work(metric: Any, size: int, inserting: bool = False, descending: bool = True) -> Work:
+    step = metric.step or size
+    key = work_key("curve", metric.baseline, step, metric.score, inserting, descending)
+    return Work(key, steps_of(step, size * size))
 
 
 @register(
@@ -538,8 +534,7 @@ class Infidelity(Metric):
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
-        if self.scale not in ("best", "unit-sum", "raw"):
-            raise InputError(f"unknown scale {self.scale!r}; {near_misses(self.scale, ('best', 'unit-sum', 'raw'))}")
+        check_known(self.scale, get_args(InfidelityScale), "scale")
         images, maps = case.images, case.maps
         groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
         # Once, for a function given as baseline may draw.
@@ -841,21 +836,3 @@ patch_drops = function_of(
     needs=["model"],
     without=["scale"],
 )
-
-__all__ = [
-    "deletion",
-    "deletion_curve",
-    "faithfulness_estimate",
-    "infidelity",
-    "insertion",
-    "insertion_curve",
-    "insertion_deletion",
-    "insertion_deletion_curves",
-    "irof",
-    "irof_curve",
-    "monotonicity",
-    "pixel_flipping",
-    "pixel_flipping_curve",
-    "sensitivity_n",
-    "sufficiency",
-]
