@@ -9,6 +9,9 @@ score every image by itself: the other images and the batch size play no part (s
 aside).
 """
 
+import pkgutil
+from importlib import import_module
+
 from egcam.metrics.baselines import replacement
 from egcam.metrics.case import Case
 from egcam.metrics.cell_shapley import ShapleyAgreement, shapley_agreement
@@ -104,6 +107,10 @@ from egcam.metrics.sanity import (
 )
 from egcam.metrics.timing import RunningTime, running_time
 from egcam.metrics.undefined import UndefinedScoreWarning, causes_collected
+
+# All modules here, so that a metric is known by lying in this folder.
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "Adcc",
