@@ -85,7 +85,6 @@ def study_model(
     classifier: Classifier,
     photographs: Sequence[Photograph],
     *,
-    label: str | None = None,
     layer: str | None = None,
     steps: int = 25,
     target: int | str | None = None,
@@ -101,7 +100,6 @@ def study_model(
     Args:
         classifier: the network, with its preprocessing and class names; black is black before its normalisation.
         photographs: what to measure it on.
-        label: what to call it; its name if not given.
         layer: the layer for curves and maps; None takes the classifier's, or finds one.
         steps: how many values of a.
         target: the label followed; None is the prediction for each photograph.
@@ -147,7 +145,7 @@ def study_model(
         methods[name] = MethodPatches(explanation, patches, tuple(_pictures(patches.shown, seen)))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))
     return ModelStudy(
-        label or classifier.name,
+        classifier.name,
         classifier.name,
         tuple(one.name for one in photographs),
         tuple(classifier.crop(one.image) for one in photographs),
