@@ -333,33 +333,25 @@ class Explainer(ABC):
         return BY_WORD[word](self.model, trace) if is_word(word, self.model) else self.usual_layer(trace)
 
     def _images_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
-        if self.batch_size is not None:
-            return self.batch_size
-        needed = self._bytes_per_image(images, points, extra)
-        if needed is None:
-            return _SMALL
-        most = _MOST_AT_ONCE
-        if images.device.type == "cpu" and self.memory is None:
-            most = max(_SMALL, min(most, _CPU_CACHED // max(1, needed)))
-        return max(1, min(most, self._budget(images.device) // max(1, needed)))
-
-    def _bytes_per_image(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int | None:
-        trace = self._trace_of(images, extra)
-        own = images[0].numel() * images.element_size()
-        return None if trace is None else 2 * own + trace.bytes_per_image([point.name for point in points])
+        own, names = images[0].numel() * images.element_size(), [point.name for point in points]
+        return self._at_once(images, extra, lambda trace: 2 * own + trace.bytes_per_image(names))
 
     def _tails_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
         """How many runs of what follows the layers fit into the memory budget together."""
+        names = [point.name for point in points]
+        return self._at_once(images, extra, lambda trace: trace.bytes_of_tail(names))
+
+    def _at_once(self, images: Tensor, extra: ExtraInputs, bytes_of: Callable[[Trace], int]) -> int:
+        """How many of what takes so many bytes each fit into the memory budget together."""
         if self.batch_size is not None:
             return self.batch_size
         trace = self._trace_of(images, extra)
         if trace is None:
             return _SMALL
-        needed = trace.bytes_of_tail([point.name for point in points])
-        most = _MOST_AT_ONCE
+        needed, most = max(1, bytes_of(trace)), _MOST_AT_ONCE
         if images.device.type == "cpu" and self.memory is None:
-            most = max(_SMALL, min(most, _CPU_CACHED // max(1, needed)))
-        return max(1, min(most, self._budget(images.device) // max(1, needed)))
+            most = max(_SMALL, min(most, _CPU_CACHED // needed))
+        return max(1, min(most, self._budget(images.device) // needed))
 
     def _trace_of(self, images: Tensor, extra: ExtraInputs) -> Trace | None:
         shape = tuple(images.shape[1:])
