@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -24,17 +24,19 @@ from egcam.metrics.registry import CLEAN, Metric, Work, register
 from egcam.metrics.similarity import similarity_called
 from egcam.models.targets import by_class, class_count
 
+_of_sanity = partial(register, group="sanity", needs=["model", "explainer"])
+"""What all metrics here have in common."""
+
+
 USUAL_STAGES = 10
 """How many layers a model is thought to have before it is looked at."""
 
 
-@register(
+@_of_sanity(
     "model-randomization",
-    group="sanity",
     better="lower",
     label="MPRT",
     meaning="The network's layers are randomised one after the other; how alike the maps stay.",
-    needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
 class ModelRandomization(Metric):
@@ -92,13 +94,11 @@ class ModelRandomization(Metric):
         return CLEAN, Work(self.name, (self.stages or USUAL_STAGES) * (explanation + 1))
 
 
-@register(
+@_of_sanity(
     "smooth-model-randomization",
-    group="sanity",
     better="lower",
     label="sMPRT",
     meaning="MPRT with maps averaged over noisy copies of the image, so that noise does not pass for change.",
-    needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
 class SmoothModelRandomization(ModelRandomization):
@@ -144,14 +144,12 @@ class SmoothModelRandomization(ModelRandomization):
         return CLEAN, Work(self.name, stages * self.samples * explanation)
 
 
-@register(
+@_of_sanity(
     "efficient-model-randomization",
-    group="sanity",
     better="higher",
     label="eMPRT",
     meaning="By how much the map's values spread more evenly once the whole network is randomised; 0 or less where the "
     "map does not depend on what the network has learned.",
-    needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
 class EfficientModelRandomization(Metric):
@@ -206,13 +204,11 @@ class EfficientModelRandomization(Metric):
         return CLEAN, Work(self.name, 2 * explanation)
 
 
-@register(
+@_of_sanity(
     "class-sensitivity",
-    group="sanity",
     better="lower",
     label="CS",
     meaning="How far the hottest places for the class and for the next likely one are the same, chance being 0.",
-    needs=["model", "explainer"],
     reuses_maps=True,
 )
 @dataclass(frozen=True)
@@ -279,13 +275,11 @@ def _among_top(maps: Tensor, count: int) -> Tensor:
     return above.to(values) + tied.to(values) * room / tied.sum(1, keepdim=True)
 
 
-@register(
+@_of_sanity(
     "random-logit",
-    group="sanity",
     better="lower",
     label="RL",
     meaning="How alike the maps of the class and of another one are.",
-    needs=["model", "explainer"],
     reuses_maps=True,
 )
 @dataclass(frozen=True)

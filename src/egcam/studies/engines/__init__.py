@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from egcam.errors import EgcamError, check_known
-from egcam.studies.engines.base import Engine, Job, Shard
+from egcam.studies.engines.base import Engine as Engine
+from egcam.studies.engines.base import Job as Job
+from egcam.studies.engines.base import Shard as Shard
 
 EngineFactory: TypeAlias = Callable[..., Engine]
-__all__ = ["Engine", "Job", "Shard", "engines", "make_engine", "register_engine", "unregister_engine"]
 
 
 def _local(workers: int | None, address: str | None) -> Engine:
