@@ -31,6 +31,12 @@ class Sheet:
         box = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         return self.page.add_axes(box)
 
+    def name_method(self, method: str, middle: float, bottom: float, width: float) -> None:
+        """A method's name above its tile, in two lines at most; ours stands out."""
+        ours = style.color(method) == style.EMPHASIS
+        text = text_layout.fitted(style.label(method), width, style.SMALL, lines=2, bold=ours)
+        self.write(text, middle, bottom, down="bottom", bold=ours, color=style.EMPHASIS if ours else style.INK)
+
     def legend(self, handles: Sequence[Any], labels: Sequence[str], **place: Any) -> None:
         """A legend of the whole page."""
         spacing: dict[str, Any] = {"columnspacing": 1.0, "handletextpad": 0.5, "labelspacing": 0.25, "borderaxespad": 0}
