@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from egcam.attribution.explanation import Explanation
 from egcam.drawing.overlays import to_pil
 from egcam.models.classifier import Classifier
-from egcam.models.preprocessing import Preprocessing
 from egcam.progress import Progress
 from egcam.saturation_check.measure import Spacing, normalised_black, saturation
 from egcam.saturation_check.patches import Patches, top_patches
@@ -142,7 +140,7 @@ def study_model(
         given = {**(options or {}), "layer": measured.layer, "seed": seed, "batch_size": batch_size}
         explanation = classifier.explain(images, name, measured.targets, **classifier.applicable(name, given))
         patches = top_patches(classifier.model, images, explanation, measured.targets, grid=grid, batch_size=batch_size)
-        methods[name] = MethodPatches(explanation, patches, tuple(_pictures(patches.shown, seen)))
+        methods[name] = MethodPatches(explanation, patches, tuple(to_pil(seen.colours(patches.shown))))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))
     return ModelStudy(
         classifier.name,
@@ -153,9 +151,3 @@ def study_model(
         measured,
         methods,
     )
-
-
-def _pictures(images: Tensor, seen: Preprocessing) -> list[Image.Image]:
-    """Normalised images as people see them."""
-    mean, std = (images.new_tensor(value)[:, None, None] for value in (seen.mean, seen.std))
-    return to_pil((images * std + mean).clamp(0, 1))
