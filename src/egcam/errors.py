@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -91,6 +91,17 @@ def near_misses(word: str, known: Iterable[str], most: int = 3) -> str:
         return "there are none"
     shown = ", ".join(repr(name) for name in names[:most])
     return f"known are {shown}, … ({len(names)} in all)" if len(names) > most else f"known are {shown}"
+
+
+def check_known(word: object, known: Collection[str], what: str, error: type[EgcamError] = InputError) -> None:
+    """Refuse a word that is none of the known ones; `what` is what it should name.
+
+    >>> check_known("linaer", ["linear", "latent"], "path", SamplingError)
+    Traceback (most recent call last):
+    egcam.errors.SamplingError: unknown path 'linaer'; did you mean 'linear' or 'latent'?
+    """
+    if word not in known:
+        raise error(f"unknown {what} {word!r}; {near_misses(str(word), known)}")
 
 
 def require(module: str, extra: str, purpose: str) -> None:

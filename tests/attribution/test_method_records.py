@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import egcam
 from egcam.attribution import registry
 from egcam.cli import app
+from egcam.drawing import palette
 from egcam.errors import MethodError
 from egcam.figures import style
 from egcam.studies.cost import explanation_passes
@@ -80,7 +81,7 @@ def test_built_in_methods_are_all_described_and_all_drawn_differently() -> None:
     assert len({one.label for one in records}) == len({one.line for one in records}) == len(records) == 29
     assert all(one.group != "yours" and one.summary != "registered by you" for one in records)
     colors = {one.line[0] for one in records if one.line is not None}
-    assert colors <= set(style.COLORS)
+    assert colors <= set(palette.COLORS)
     assert [one.name for one in records if one.line and one.line[0] == "vermillion"] == ["expected-grad-cam"]
 
 

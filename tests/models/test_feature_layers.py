@@ -10,7 +10,7 @@ import egcam
 from egcam.errors import LayerError
 from egcam.evaluation.layers import best_layer, candidate_layers
 from egcam.metrics import insertion_deletion
-from egcam.models.layers import last_spatial_layer, inner_layer
+from egcam.models.layers import inner_layer, last_spatial_layer
 from egcam.models.trace import dry_run
 
 torchvision = pytest.importorskip("torchvision")

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from egcam import Explanation
 from egcam.attribution.registry import records
 from egcam.models.classifier import Prediction
+from egcam.pages import render
 from egcam.photos.comparison import Comparison, Result
-from egcam.photos.gallery import page
 
 
 def fake(title: str) -> Comparison:
@@ -39,7 +39,9 @@ def fake(title: str) -> Comparison:
 
 
 def test_the_page_holds_everything_itself_and_escapes_names() -> None:
-    html = page("Title", "Intro", [fake("one"), fake("two")], ["look <here>"], "footer", ["grad-cam"])
+    sections = [(fake("one"), "look <here>"), (fake("two"), "")]
+    texts = {"title": "Title", "introduction": "Intro", "footer": "footer"}
+    html = render("gallery.html", sections=sections, highlight=["grad-cam"], **texts)
     assert html.count("<section>") == 2
     assert html.count('src="data:image/jpeg;base64,') == 4
     assert not re.search(r'(src|href)="(?!data:)', html)

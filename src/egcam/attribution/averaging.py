@@ -14,7 +14,7 @@ from torch import Tensor
 from egcam.attribution.explanation import Completeness
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, powers
-from egcam.attribution.options import is_whole
+from egcam.attribution.options import check_count
 from egcam.attribution.task import Task, chunks
 from egcam.errors import SamplingError
 from egcam.imageops import by_row
@@ -285,7 +285,4 @@ def replicate_sizes(samples: int, small: bool = False) -> tuple[int, ...]:
 
 def check_samples(samples: int, name: str = "samples") -> None:
     """Refuse anything but a positive whole number."""
-    if not is_whole(samples):
-        raise SamplingError(f"{name} must be a whole number, not {samples!r}")
-    if samples < 1:
-        raise SamplingError(f"{name} must be at least 1, not {samples}")
+    check_count(samples, name, SamplingError)

@@ -34,7 +34,6 @@ class CellSwaps:
     """
 
     def __init__(self, task: Task, tail: Replay, cells: Cells, image: int, at_references: Tensor) -> None:
-        assert task.scores is not None
         self._task, self._tail, self._cells, self._image, self._at_references = task, tail, cells, image, at_references
         self.row = int(task.rows[image])
         self.size = cells.size

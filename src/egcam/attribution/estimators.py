@@ -30,12 +30,12 @@ from egcam.attribution.kernels import Kernel, KernelLike, as_kernel
 from egcam.attribution.latent_points import LatentPoints, check_latent
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, wide_enough
-from egcam.attribution.path_points import Difference, NoisyCopies, PathPlan, PathPoints, check_difference
+from egcam.attribution.path_points import DIFFERENCES, Difference, NoisyCopies, PathPlan, PathPoints
 from egcam.attribution.paths import Latent, PathLike, as_path
 from egcam.attribution.references import Reference, ReferenceLike, as_reference
-from egcam.attribution.sampling import Midpoints, Sampling, check_sampling, scheme
+from egcam.attribution.sampling import SAMPLINGS, Midpoints, Sampling, scheme
 from egcam.attribution.task import Task
-from egcam.errors import SamplingError
+from egcam.errors import SamplingError, check_known
 
 
 class Estimator(ABC):
@@ -122,7 +122,7 @@ class Integrated(Estimator):
 
     def __post_init__(self) -> None:
         check_samples(self.steps, "steps")
-        check_difference(self.difference)
+        check_known(self.difference, DIFFERENCES, "difference", SamplingError)
         if isinstance(as_path(self.path), Latent):
             check_latent(self.difference, None)
 
@@ -204,8 +204,8 @@ class Expected(Estimator):
 
     def __post_init__(self) -> None:
         check_samples(self.samples)
-        check_difference(self.difference)
-        check_sampling(self.sampling)
+        check_known(self.difference, DIFFERENCES, "difference", SamplingError)
+        check_known(self.sampling, SAMPLINGS, "sampling", SamplingError)
         if self.tolerance is not None and not self.tolerance > 0:
             raise SamplingError(f"the tolerance must be positive, not {self.tolerance}")
         kernel = as_kernel(self.kernel)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.attribution.maps import Maps
-from egcam.attribution.options import is_whole
+from egcam.attribution.options import check_count
 from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
 from egcam.errors import EgcamError, InputError, ModelError, NonFiniteMapWarning, TargetError, ZeroMapWarning, warn_user
@@ -331,33 +331,25 @@ class Explainer(ABC):
         return BY_WORD[word](self.model, trace) if is_word(word, self.model) else self.usual_layer(trace)
 
     def _images_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
-        if self.batch_size is not None:
-            return self.batch_size
-        needed = self._bytes_per_image(images, points, extra)
-        if needed is None:
-            return _SMALL
-        most = _MOST_AT_ONCE
-        if images.device.type == "cpu" and self.memory is None:
-            most = max(_SMALL, min(most, _CPU_CACHED // max(1, needed)))
-        return max(1, min(most, self._budget(images.device) // max(1, needed)))
-
-    def _bytes_per_image(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int | None:
-        trace = self._trace_of(images, extra)
-        own = images[0].numel() * images.element_size()
-        return None if trace is None else 2 * own + trace.bytes_per_image([point.name for point in points])
+        own, names = images[0].numel() * images.element_size(), [point.name for point in points]
+        return self._at_once(images, extra, lambda trace: 2 * own + trace.bytes_per_image(names))
 
     def _tails_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
         """How many runs of what follows the layers fit into the memory budget together."""
+        names = [point.name for point in points]
+        return self._at_once(images, extra, lambda trace: trace.bytes_of_tail(names))
+
+    def _at_once(self, images: Tensor, extra: ExtraInputs, bytes_of: Callable[[Trace], int]) -> int:
+        """How many of what takes so many bytes each fit into the memory budget together."""
         if self.batch_size is not None:
             return self.batch_size
         trace = self._trace_of(images, extra)
         if trace is None:
             return _SMALL
-        needed = trace.bytes_of_tail([point.name for point in points])
-        most = _MOST_AT_ONCE
+        needed, most = max(1, bytes_of(trace)), _MOST_AT_ONCE
         if images.device.type == "cpu" and self.memory is None:
-            most = max(_SMALL, min(most, _CPU_CACHED // max(1, needed)))
-        return max(1, min(most, self._budget(images.device) // max(1, needed)))
+            most = max(_SMALL, min(most, _CPU_CACHED // needed))
+        return max(1, min(most, self._budget(images.device) // needed))
 
     def _trace_of(self, images: Tensor, extra: ExtraInputs) -> Trace | None:
         shape = tuple(images.shape[1:])
@@ -398,34 +390,31 @@ class Explainer(ABC):
             joined = [torch.cat(parts) for parts in zip(*(part.errors or [] for part in found), strict=True)]
             error = fused_errors(joined, shown)
 
-        def whole(parts: list[Tensor | None]) -> Tensor | None:
-            tensors = [part for part in parts if part is not None]
-            if len(tensors) != len(parts):
-                return None
-            joined = torch.cat(tensors).detach()
+        def whole(parts: list[Tensor]) -> Tensor:
+            joined = torch.cat(parts).detach()
             return joined[0] if single else joined
 
-        maps = whole([fused(shown)])
-        scores = whole([task.scores for task in tasks])
-        assert maps is not None
-        assert scores is not None
+        def known(parts: list[Tensor | None]) -> Tensor | None:
+            tensors = [part for part in parts if part is not None]
+            return whole(tensors) if len(tensors) == len(parts) else None
+
         return Explanation(
-            maps=maps,
+            maps=whole([fused(shown)]),
             size=size,
-            targets=whole([task.indices for task in tasks]),
-            scores=scores,
-            predictions=whole([task.predictions for task in tasks]),
+            targets=known([task.indices for task in tasks]),
+            scores=whole([task.scores for task in tasks]),
+            predictions=known([task.predictions for task in tasks]),
             layer=" + ".join(point.name for point in points),
             method=self.method,
             reference=found[0].reference,
-            error=whole([error]),
+            error=known([error]),
             passes=meter.done,
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed},
             classes=_names(self.classes, tasks),
             images=images,
-            outputs=whole([task.outputs for task in tasks]),
+            outputs=known([task.outputs for task in tasks]),
             described=described,
             weights_checksum=tasks[0].probe.weights.checksum,
         )
@@ -510,7 +499,6 @@ def _unmatched(image: int, tasks: list[Task]) -> str | None:
     """Why the score of an image is exactly 0, if its target can say."""
     for task in tasks:
         if image < len(task.images):
-            assert task.scores is not None
             return task.targets.why_zero(image) if float(task.scores[image]) == 0 else None
         image -= len(task.images)
     return None
@@ -544,10 +532,8 @@ def _cause_of_zero(image: int, before: list[Tensor], activations: Tensor | None,
 
 
 def _positive(value: int | None, name: str) -> int | None:
-    if value is not None and not is_whole(value):
-        raise InputError(f"{name} must be a whole number, not {value!r}")
-    if value is not None and value < 1:
-        raise InputError(f"{name} must be at least 1, not {value}")
+    if value is not None:
+        check_count(value, name, InputError)
     return value
 
 

@@ -23,7 +23,7 @@ from egcam.models.restore import add_hook
 from egcam.models.shadow import separate_copy
 from egcam.models.targets import class_count
 
-Run: TypeAlias = Callable[["Foreign", Task, Tensor], Any]
+Run: TypeAlias = Callable[["Foreign", Task, Tensor, Tensor, Tensor], Any]
 
 
 def foreign(
@@ -98,15 +98,15 @@ class Foreign(Explainer):
             raise InputError(
                 "a foreign explainer passes batches, and this model takes lists: wrap it in one that does not"
             )
-        if task.indices is None:
+        classes, outputs = task.indices, task.outputs
+        if classes is None or outputs is None:
             raise TargetError("a foreign explainer explains classes and cannot take a callable target")
-        outputs = task.outputs
-        if outputs is not None and class_count(outputs.shape[1], self.classes) != outputs.shape[1]:
+        if class_count(outputs.shape[1], self.classes) != outputs.shape[1]:
             raise TargetError(
                 "a foreign explainer explains outputs of the model, and here two class names share one output"
             )
         with self._lock, torch.enable_grad(), _gradients_kept(self.model), _passes_counted(self.model, task.meter):
-            made = _RUN[self._package](self, task, task.images.clone())
+            made = _RUN[self._package](self, task, task.images.clone(), classes, outputs)
         return Maps([_as_map(layer, task.images) for layer in (made if isinstance(made, list | tuple) else [made])])
 
     def _options(self) -> dict[str, Any]:
@@ -200,47 +200,41 @@ def _refuse_extra(task: Task, package: str) -> None:
         )
 
 
-def _captum(own: Foreign, task: Task, images: Tensor) -> Any:
+def _captum(own: Foreign, task: Task, images: Tensor, classes: Tensor, outputs: Tensor) -> Any:
     args, kwargs = task.probe.extra.rows(task.rows)
     if kwargs:
         raise InputError("captum passes further inputs by position only: use inputs=… instead of keywords=…")
     more = {"additional_forward_args": args} if args else {}
-    assert task.outputs is not None
-    target = task.indices if task.outputs.shape[1] > 1 else None
-    return own.thing.attribute(images, target=target, **more, **own.options)
+    return own.thing.attribute(images, target=classes if outputs.shape[1] > 1 else None, **more, **own.options)
 
 
-def _zennit(own: Foreign, task: Task, images: Tensor) -> Any:
+def _zennit(own: Foreign, task: Task, images: Tensor, classes: Tensor, outputs: Tensor) -> Any:
     from zennit.attribution import Attributor, Gradient
 
     _refuse_extra(task, "zennit")
-    assert task.outputs is not None
-    assert task.indices is not None
-    start = nn.functional.one_hot(task.indices, task.outputs.shape[1]).to(task.outputs)
+    start = nn.functional.one_hot(classes, outputs.shape[1]).to(outputs)
     if isinstance(own.thing, Attributor):
-        return own.thing(images, start.reshape(task.outputs.shape), **own.options)[1]
+        return own.thing(images, start.reshape(outputs.shape), **own.options)[1]
     # A composite changes the model's weights for as long as it is at work.
     return Gradient(separate_copy(own.model), own.thing)(images, start, **own.options)[1]
 
 
-def _pytorch_grad_cam(own: Foreign, task: Task, images: Tensor) -> Any:
+def _pytorch_grad_cam(own: Foreign, task: Task, images: Tensor, classes: Tensor, outputs: Tensor) -> Any:
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
     _refuse_extra(task, "pytorch-grad-cam")
-    assert task.indices is not None
-    targets = [ClassifierOutputTarget(index) for index in task.indices.tolist()]
+    targets = [ClassifierOutputTarget(index) for index in classes.tolist()]
     return own.thing(input_tensor=images.requires_grad_(), targets=targets, **own.options)
 
 
-def _torchcam(own: Foreign, task: Task, images: Tensor) -> Any:
+def _torchcam(own: Foreign, task: Task, images: Tensor, classes: Tensor, outputs: Tensor) -> Any:
     args, kwargs = task.probe.extra.rows(task.rows)
-    assert task.indices is not None
     scores = own.model(images.requires_grad_(), *args, **kwargs)
-    return own.thing(task.indices.tolist(), scores, **own.options)
+    return own.thing(classes.tolist(), scores, **own.options)
 
 
-def _any(own: Foreign, task: Task, images: Tensor) -> Any:
-    made = own.thing(images, task.indices, **_extra_of(task).for_call(), **own.options)
+def _any(own: Foreign, task: Task, images: Tensor, classes: Tensor, outputs: Tensor) -> Any:
+    made = own.thing(images, classes, **_extra_of(task).for_call(), **own.options)
     return getattr(made, "maps", made)
 
 

@@ -83,7 +83,6 @@ class FullGrad(Explainer):
 
     def _warn_if_incomplete(self, task: Task, parts: list[Tensor]) -> None:
         scores = task.scores
-        assert scores is not None
         if self.score != "logit" or task.indices is None or scores.dtype not in (torch.float32, torch.float64):
             return
         total = torch.stack([part.flatten(1).sum(1).to(scores) for part in parts]).sum(0)

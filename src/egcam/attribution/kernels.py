@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from egcam.attribution.references import value_range
-from egcam.errors import SamplingError, near_misses
+from egcam.errors import SamplingError, check_known, near_misses
 from egcam.rng import generator, like
 
 Distribution: TypeAlias = Literal["gaussian", "uniform"]
@@ -42,11 +42,7 @@ class Kernel:
     normaliser: bool = False
 
     def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
-            raise SamplingError(
-                f"unknown kernel distribution {self.distribution!r}; "
-                f"{near_misses(str(self.distribution), DISTRIBUTIONS)}"
-            )
+        check_known(self.distribution, DISTRIBUTIONS, "kernel distribution", SamplingError)
         if not self.scale >= 0:
             raise SamplingError(f"the kernel's scale must not be negative: {self.scale}")
         if self.draws < 1:

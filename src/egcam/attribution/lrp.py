@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.maps import Maps
@@ -81,12 +81,8 @@ class LRP(Explainer):
             scores = task.scores_of(changed(task.probe.extra.images(images.clone()), *args, **kwargs), everyone)
             (relevance,) = torch.autograd.grad(scores.sum(), images)
         task.meter.add(len(images))
-        return Maps([_over_colours(relevance)])
+        return Maps([wide_enough(relevance.detach()).sum(1)])
 
     def _options(self) -> dict[str, Any]:
         named = isinstance(self.composite, str)
         return {"composite": self.composite if named else type(self.composite).__name__}
-
-
-def _over_colours(relevance: Tensor) -> Tensor:
-    return wide_enough(relevance.detach()).sum(1)

@@ -107,7 +107,6 @@ class Occlusion(Explainer):
 
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
-        assert task.scores is not None
         images = task.images
         count, size = len(images), size_of(images)
         windows = self._windows(size)

@@ -16,7 +16,6 @@ from egcam.attribution.paths import Linear, Path
 from egcam.attribution.references import Drawn, Reference, Visit
 from egcam.attribution.sampling import Scheme
 from egcam.attribution.task import Task, chunks
-from egcam.errors import SamplingError, near_misses
 from egcam.imageops import by_row, places
 from egcam.rng import generator
 
@@ -24,12 +23,6 @@ Difference: TypeAlias = Literal["none", "input", "latent", "increment"]
 DIFFERENCES: tuple[Difference, ...] = ("none", "input", "latent", "increment")
 
 _MOST_LATENTS = 256  # reference activations kept for the latent difference
-
-
-def check_difference(difference: str) -> None:
-    """Refuse a difference term nobody has defined."""
-    if difference not in DIFFERENCES:
-        raise SamplingError(f"unknown difference {difference!r}; {near_misses(str(difference), DIFFERENCES)}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import SamplingError, near_misses
+from egcam.errors import SamplingError, check_known
 from egcam.imageops import size_of
 
 PathCallable: TypeAlias = Callable[[Tensor, Tensor, float], Tensor]
@@ -92,8 +92,7 @@ def as_path(path: PathLike) -> Path:
     if isinstance(path, Path):
         return path
     if isinstance(path, str):
-        if path not in PATHS:
-            raise SamplingError(f"unknown path {path!r}; {near_misses(path, PATHS)}")
+        check_known(path, PATHS, "path", SamplingError)
         return PATHS[path]()
     if callable(path):
         return Custom(path)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import SamplingError, near_misses
+from egcam.errors import SamplingError, check_known
 from egcam.imageops import gaussian_blur, places, size_of
 from egcam.rng import generator, like
 
@@ -583,8 +583,7 @@ def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference
     2.0
     """
     name = "colours" if name == "colors" else name
-    if name not in MADE_BY_NAME:
-        raise SamplingError(f"unknown reference {name!r}; {near_misses(name, MADE_BY_NAME)}")
+    check_known(name, MADE_BY_NAME, "reference", SamplingError)
     if name in ("black", "white"):
         return (black if name == "black" else white)(mean, std)
     if name in ("photographs", "usual") and (tuple(mean), tuple(std)) != ((0.0,), (1.0,)):

@@ -11,7 +11,7 @@ from egcam.attribution.averaging import check_samples
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common, is_whole
+from egcam.attribution.options import Common, check_count
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task, chunks
 from egcam.errors import MethodError
@@ -67,8 +67,7 @@ class RISE(Explainer):
     ) -> None:
         super().__init__(model, None, score=score, **common)
         check_samples(samples)
-        if not is_whole(cells) or cells < 1:
-            raise MethodError(f"cells must be a whole number of at least 1, not {cells!r}")
+        check_count(cells, "cells")
         if not 0 < probability <= 1:
             raise MethodError(f"probability is the share of visible cells, above 0 and at most 1, not {probability!r}")
         self.samples, self.cells, self.probability, self.seed = samples, cells, probability, seed

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from egcam.attribution.references import Visit
-from egcam.errors import SamplingError, near_misses
+from egcam.errors import SamplingError, check_known
 from egcam.rng import generator
 
 Sampling: TypeAlias = Literal["lattice", "stratified", "monte-carlo"]
@@ -112,15 +112,9 @@ def radical_inverse(number: int) -> float:
     return inverse
 
 
-def check_sampling(sampling: str) -> None:
-    """Refuse a name no scheme has."""
-    if sampling not in SAMPLINGS:
-        raise SamplingError(f"unknown sampling {sampling!r}; {near_misses(str(sampling), SAMPLINGS)}")
-
-
 def scheme(sampling: Sampling, sizes: Sequence[int], seed: int) -> Scheme:
     """The scheme of that name for replicates of these sizes."""
-    check_sampling(sampling)
+    check_known(sampling, SAMPLINGS, "sampling", SamplingError)
     if sampling == "lattice":
         return Lattice(seed)
     return MonteCarlo(seed) if sampling == "monte-carlo" else Stratified(sizes, seed)

@@ -13,11 +13,11 @@ from egcam.attribution.averaging import check_samples
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common, is_whole
+from egcam.attribution.options import Common, check_count
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task
-from egcam.errors import MethodError, require
+from egcam.errors import require
 from egcam.imageops import along, places, size_of
 
 # captum draws from torch's global generator, of which there is one for all threads.
@@ -45,8 +45,7 @@ class _Surrogate(Explainer):
             require(package, "peers", f"the method {self.name!r}")
         super().__init__(model, None, **common)
         check_samples(samples)
-        if not is_whole(cells) or cells < 1:
-            raise MethodError(f"cells must be a whole number of at least 1, not {cells!r}")
+        check_count(cells, "cells")
         self.samples, self.cells, self.seed = samples, cells, seed
         self.baseline = as_reference(baseline, default="black", seed=seed)
 

@@ -62,7 +62,12 @@ class Task:
         memo: for what estimators keep between the tasks of one call.
         kept: the references that the explainer has seen in this and earlier calls.
         tails_at_once: the most rows in one run of what follows a layer.
+
+    Attributes:
+        scores: (n,) what is explained, from the first pass on.
     """
+
+    scores: Tensor
 
     def __init__(
         self,
@@ -88,7 +93,6 @@ class Task:
         self.indices: Tensor | None = None
         self.predictions: Tensor | None = None
         self.outputs: Tensor | None = None
-        self.scores: Tensor | None = None
         self.activations: list[Tensor] = []
         self.tails: list[Replay] = []
         # From (n, outputs) and (n,) classes to (n, classes) weights: the sum of so weighted class scores is explained.

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.attribution.moments import Moments
-from egcam.errors import MethodError, near_misses
+from egcam.errors import MethodError, check_known
 from egcam.imageops import by_row, places
 
 Negative: TypeAlias = float | Literal["agreed"]
@@ -255,8 +255,7 @@ def as_weighting(weighting: WeightingLike) -> Weighting:
     if isinstance(weighting, Weighting):
         return weighting
     if isinstance(weighting, str):
-        if weighting not in BY_NAME:
-            raise MethodError(f"unknown weighting {weighting!r}; {near_misses(weighting, BY_NAME)}")
+        check_known(weighting, BY_NAME, "weighting", MethodError)
         return BY_NAME[weighting]()
     if callable(weighting) and not isinstance(weighting, type):
         return FromFunction(weighting)

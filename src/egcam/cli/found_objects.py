@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from egcam._version import __version__
 from egcam.cli.console import (
     DONE,
@@ -19,6 +16,7 @@ from egcam.cli.console import (
     note,
     print_json,
     readable,
+    table,
 )
 from egcam.cli.console import out as console
 from egcam.cli.options import Explaining
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
 
 def explain_found(
     images: list[Path],
-    network: Classifier,
     kind: Kind,
+    model: str | None,
     find: Callable[[Classifier, Tensor], list[FoundObject]],
     nothing: str,
     method: str,
@@ -46,19 +44,23 @@ def explain_found(
 
     Args:
         images: files and folders.
-        network: the detector or segmenter.
-        kind: which of them.
+        kind: by a detector or a segmenter.
+        model: which; None is the usual one.
         find: the objects in an image that is prepared for the network.
         nothing: what to say of a photograph without any.
         method: how to explain.
         out: where the files go.
         given: the options of the command.
     """
+    from egcam.cli.inputs import check_method, read_classes
     from egcam.cli.output import own_folder
-    from egcam.models.place_zoo import fitted_to
+    from egcam.models.place_zoo import fitted_to, load
     from egcam.photos.files import find_images, read_image
     from egcam.photos.objects import explain_objects
 
+    check_method(method)
+    given.check()
+    network = load(kind, model, given.weights, given.device, read_classes(given.classes))
     files = find_images(images)
     done: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
@@ -109,15 +111,17 @@ def _saved(found: ExplainedObjects, file: Path, folder: Path, method: str, warne
 
 
 def _print(done: list[dict[str, Any]], folder: Path) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (("file", "left"), ("object", "left"), ("score", "right"), ("seconds", "right")):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for record in done:
-        each = record["seconds"] / max(1, len(record["objects"]))
-        for one in record["objects"]:
-            table.add_row(escape(readable(record["file"])), escape(one["name"]), f"{one['score']:.1%}", f"{each:.2f}")
-    count = sum(len(record["objects"]) for record in done)
-    if count:
-        console().print(table)
-    text = f"{count} object(s) in {len(done)} image(s) explained; pictures are in {folder}"
+    rows = [
+        (
+            readable(record["file"]),
+            one["name"],
+            f"{one['score']:.1%}",
+            f"{record['seconds'] / len(record['objects']):.2f}",
+        )
+        for record in done
+        for one in record["objects"]
+    ]
+    if rows:
+        console().print(table(("file", "object", "score", "seconds"), rows, right={"score", "seconds"}))
+    text = f"{len(rows)} object(s) in {len(done)} image(s) explained; pictures are in {folder}"
     console().print(readable(text), markup=False)

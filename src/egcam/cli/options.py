@@ -31,6 +31,15 @@ Model = Annotated[
         "path/to/file.py:function. See: egcam models",
     ),
 ]
+
+
+def _of_kind(networks: str, default: str) -> Any:
+    said = f"One of torchvision's {networks}, or your own: path/to/file.py:function. Default: {default}."
+    return typer.Option("--model", "-m", metavar="NAME", help=said, show_default=False)
+
+
+Detector = Annotated[str | None, _of_kind("detectors", "fasterrcnn_mobilenet_v3_large_320_fpn")]
+Segmenter = Annotated[str | None, _of_kind("segmenters", "lraspp_mobilenet_v3_large")]
 Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="A saved state_dict, read without running code; 'random' for untrained weights."),

@@ -6,16 +6,17 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
+from egcam.drawing.palette import COLORS
 from egcam.drawing.text_layout import fitted, font
 
-# Told apart by people who do not see red and green (Okabe and Ito), and none of viridis's colours.
-COLORS = ("#e69f00", "#56b4e9", "#d55e00", "#f0e442", "#cc79a7", "#0072b2")
+# None of viridis's colours.
+_COLORS = [COLORS[name] for name in ("orange", "sky", "vermillion", "yellow", "purple", "blue")]
 _DARK, _LIGHT = "#14161a", "#ffffff"
 
 
 def mark_color(number: int) -> str:
     """The colour of mark `number`; after the last one they start again."""
-    return COLORS[number % len(COLORS)]
+    return _COLORS[number % len(_COLORS)]
 
 
 def with_box(picture: Image.Image, box: tuple[float, float, float, float], color: str, label: str = "") -> Image.Image:

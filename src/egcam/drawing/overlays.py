@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from egcam.drawing.palette import OPACITY, Pixels, checked_opacity, heat_layer, is_signed
+from egcam.drawing.palette import INK, OPACITY, Pixels, checked_opacity, heat_layer, is_signed
 from egcam.drawing.text_layout import fitted, font, width_of
 from egcam.errors import InputError
 from egcam.imageops import gaussian_blur
@@ -225,7 +225,7 @@ class _Style:
     side: int
 
     page = "#ffffff"
-    ink = "#1a1c20"
+    ink = INK
     faint = "#646a73"
     bar = "#31688e"
     track = "#e8eaee"

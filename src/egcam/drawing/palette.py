@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 Pixels: TypeAlias = npt.NDArray[np.floating[Any]]
 
 # Perceptually uniform. Most photographs are warm (skin, fur, wood): viridis stays apart from them.
+INK = "#1a1c20"
+# Told apart by people who do not see red and green (Okabe and Ito).
+COLORS = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "purple": "#CC79A7",
+    "grey": "#888888",
+    "yellow": "#F0E442",
+}
 HEAT_COLORS = "viridis"
 OPACITY = 0.8
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from egcam.attribution.registry import is_control
@@ -24,18 +25,19 @@ def not_ahead_of_controls(table: Table, metric: str) -> frozenset[str]:
     It is shown where the 95 % interval of the paired difference lies on the better side of 0. Without controls, and of
     methods that have no score or are not compared, nothing is said.
     """
-    controls = controls_of(table)
-    if not controls:
-        return frozenset()
     found = table.comparable(metric)
-    columns = dict(zip(table.methods, found.values.T, strict=True))
-    counted = [name for name, compared in zip(table.methods, found.compared, strict=True) if compared]
-    better = metric_called(metric).higher_is_better
-    rivals = [columns[name] for name in counted if name in controls]
+    columns = zip(table.methods, found.values.T, found.compared, strict=True)
+    compared = {name: scores for name, scores, counts in columns if counts}
+    return not_ahead(compared, metric_called(metric).higher_is_better)
+
+
+def not_ahead(scores: Mapping[str, Values], higher_is_better: bool) -> frozenset[str]:
+    """Of (N,) scores by method, the methods that are not shown to be better than each control among them."""
+    rivals = [values for name, values in scores.items() if is_control(name)]
     return frozenset(
         name
-        for name in counted
-        if name not in controls and not all(shown_ahead(columns[name], other, better) for other in rivals)
+        for name, values in scores.items()
+        if not is_control(name) and not all(shown_ahead(values, other, higher_is_better) for other in rivals)
     )
 
 

@@ -23,9 +23,9 @@ from egcam.evaluation.table import Table
 from egcam.imageops import size_of, upsampled
 from egcam.metrics.case import AtLayer, Case
 from egcam.metrics.explaining import Explainer, made_by, maps_in
-from egcam.metrics.inputs import Protocol, as_masks, chunks
+from egcam.metrics.inputs import as_masks, chunks
 from egcam.metrics.perturb import Curve
-from egcam.metrics.registry import Metric, MetricError, metric, names
+from egcam.metrics.registry import Metric, MetricError, Protocol, metric, names
 from egcam.metrics.timing import synchronise
 from egcam.metrics.undefined import Causes, causes_collected
 from egcam.models.class_names import Classes

@@ -61,18 +61,8 @@ def convergence(
     sheet = Sheet(inches, 0.06 + plot + below + legend + line + tall + 0.05 + 2 * MARGIN)
     axes = sheet.axes(left, 0.06, inches - left - 0.08, plot)
     _draw_errors(axes, data)
-    handles, labels = axes.get_legend_handles_labels()
-    sheet.page.legend(
-        handles,
-        labels,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 1 - (0.06 + plot + below) / sheet.height),
-        ncols=2,
-        columnspacing=1.0,
-        handletextpad=0.5,
-        labelspacing=0.25,
-        borderaxespad=0,
-    )
+    anchor = (0.5, 1 - (0.06 + plot + below) / sheet.height)
+    sheet.legend(*axes.get_legend_handles_labels(), loc="upper center", bbox_to_anchor=anchor, ncols=2)
     top = 0.06 + plot + below + legend + line + MARGIN
     _draw_maps(sheet, data, places, image, (top, tile, tall), (colors, opacity, sharpness))
     return sheet.page

@@ -202,7 +202,7 @@ def _draw_legend(
     height: float,
 ) -> None:
     handles = [Line2D([], [], **looks[method].options(marker=False)) for method in entries]
-    sheet.page.legend(
+    sheet.legend(
         handles,
         list(entries.values()),
         loc="upper center",
@@ -211,7 +211,4 @@ def _draw_legend(
         title=f"area under the curve: {' / '.join(_titled(name) for name in panels)}",
         title_fontsize=style.SMALL,
         columnspacing=1.2,
-        handletextpad=0.5,
-        labelspacing=0.25,
-        borderaxespad=0,
     )

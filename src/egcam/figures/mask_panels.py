@@ -18,7 +18,6 @@ from egcam.errors import InputError
 from egcam.figures import style
 from egcam.figures.pictures import Picture, as_heat, as_rgb, draw_color_bar, draw_overlay, draw_picture
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
-from egcam.metrics.localization import relevance_mass_accuracy
 from egcam.metrics.registry import MetricError, metric
 
 
@@ -35,9 +34,8 @@ def mask_scores(
     if "masks" not in found.needs:
         raise MetricError(f"{found.name} does not compare a map with a mask; a localization metric does")
     inside = torch.from_numpy(_as_mask(mask))[None]
-    function = relevance_mass_accuracy if found.name == "relevance-mass-accuracy" else found.function
     maps = {method: torch.from_numpy(np.array(as_heat(heat)))[None] for method, heat in heatmaps.items()}
-    return {method: float(function(heat, inside)[0]) for method, heat in maps.items()}
+    return {method: float(found.function(heat, inside)[0]) for method, heat in maps.items()}
 
 
 @style.context()

@@ -209,7 +209,7 @@ def _draw_block(
         for place, method in enumerate(band):
             left = layout.across(place + (2 if number == 0 else 0))
             if titled:
-                _title(sheet, method, left + layout.tile / 2, above + header - 0.03, layout.tile)
+                sheet.name_method(method, left + layout.tile / 2, above + header - 0.03, layout.tile)
             coarse = sheet.axes(left, above + header, layout.tile, layout.tall)
             draw_coarse(coarse, block.coarse[method], colors, signed)
             overlay = sheet.axes(left, above + header + layout.tall + GAP, layout.tile, layout.tall)
@@ -219,12 +219,6 @@ def _draw_block(
         for row, name in enumerate(("coarse", "overlay")):
             middle = above + header + row * (layout.tall + GAP) + layout.tall / 2
             sheet.write(name, right, middle, across="left", down="center", rotation=270, color=style.FAINT)
-
-
-def _title(sheet: Sheet, method: str, middle: float, bottom: float, width: float) -> None:
-    ours = style.color(method) == style.EMPHASIS
-    text = text_layout.fitted(style.label(method), width, style.SMALL, lines=2, bold=ours)
-    sheet.write(text, middle, bottom, down="bottom", bold=ours, color=style.EMPHASIS if ours else style.INK)
 
 
 def _draw_bars(sheet: Sheet, layout: _Layout, top: float, look: tuple[str | None, bool, float, float]) -> None:

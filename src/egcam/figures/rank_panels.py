@@ -154,9 +154,7 @@ def radar(
         place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": ((left + side) / inches, 0.5)}
     else:
         place = {"loc": "lower center", "bbox_to_anchor": (0.5, MARGIN / sheet.height), "ncols": columns}
-    sheet.page.legend(
-        handles, labels, columnspacing=1.0, handletextpad=0.5, labelspacing=0.25, borderaxespad=0, **place
-    )
+    sheet.legend(handles, labels, **place)
     return sheet.page
 
 

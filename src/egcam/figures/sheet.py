@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.text import Text
@@ -29,6 +30,17 @@ class Sheet:
         """Axes with this corner and size."""
         box = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         return self.page.add_axes(box)
+
+    def name_method(self, method: str, middle: float, bottom: float, width: float) -> None:
+        """A method's name above its tile, in two lines at most; ours stands out."""
+        ours = style.color(method) == style.EMPHASIS
+        text = text_layout.fitted(style.label(method), width, style.SMALL, lines=2, bold=ours)
+        self.write(text, middle, bottom, down="bottom", bold=ours, color=style.EMPHASIS if ours else style.INK)
+
+    def legend(self, handles: Sequence[Any], labels: Sequence[str], **place: Any) -> None:
+        """A legend of the whole page."""
+        spacing: dict[str, Any] = {"columnspacing": 1.0, "handletextpad": 0.5, "labelspacing": 0.25, "borderaxespad": 0}
+        self.page.legend(handles, labels, **{**spacing, **place})
 
     def write(
         self,

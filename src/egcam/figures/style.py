@@ -19,6 +19,7 @@ from zlib import crc32
 
 from egcam.attribution.registry import method as record
 from egcam.attribution.registry import methods
+from egcam.drawing import palette
 from egcam.errors import InputError
 
 Width = Literal["column", "page"]
@@ -32,14 +33,13 @@ TEXT = 7.5
 TITLE = 8.0
 DPI = 300
 
-INK = "#1a1c20"
+INK = palette.INK
 FAINT = "#5c6370"
 RULE = "#d5d8de"
 PAPER = "#ffffff"
 _ON_DARK = {PAPER: "#1e2127", INK: "#e8eaed", FAINT: "#a0a7b4", RULE: "#3a3f48"}
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#888888"
+BLACK, ORANGE, SKY, GREEN, BLUE, VERMILLION, PURPLE, GREY, *_ = palette.COLORS.values()
 EMPHASIS = VERMILLION
 
 
@@ -59,16 +59,6 @@ class LineStyle:
         return {**drawn, "marker": self.marker, "markersize": 3.5} if marker else drawn
 
 
-COLORS = {
-    "black": BLACK,
-    "orange": ORANGE,
-    "sky": SKY,
-    "green": GREEN,
-    "blue": BLUE,
-    "vermillion": VERMILLION,
-    "purple": PURPLE,
-    "grey": GREY,
-}
 _OTHERS = tuple(
     LineStyle(color, style, marker)
     for style, marker in (("-.", "s"), (":", "^"), ("--", "D"), ("-", "v"))
@@ -99,7 +89,7 @@ def line(method: str) -> LineStyle:
     if given is None:
         return _OTHERS[crc32(method.encode()) % len(_OTHERS)]
     name, dashes, marker = given
-    drawn = COLORS.get(name, name)
+    drawn = palette.COLORS.get(name, name)
     return LineStyle(drawn, dashes, marker, 2.0, 3.0) if drawn == EMPHASIS else LineStyle(drawn, dashes, marker)
 
 

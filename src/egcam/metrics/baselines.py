@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import InputError, check_known
 from egcam.imageops import along, of_dimension, places
 
 Baseline: TypeAlias = str | float | Tensor | Callable[[Tensor], Tensor]
@@ -77,8 +77,7 @@ def replacement(baseline: Baseline, images: Tensor) -> Tensor:
         1.0
     """
     if isinstance(baseline, str):
-        if baseline not in NAMED:
-            raise InputError(f"unknown baseline {baseline!r}; {near_misses(baseline, NAMED)}")
+        check_known(baseline, NAMED, "baseline")
         return NAMED[baseline](images)
     made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
     tensor = torch.as_tensor(made, dtype=images.dtype, device=images.device)

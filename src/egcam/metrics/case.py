@@ -208,8 +208,15 @@ class Case:
         """The maps given, else the explainer's."""
         if self._heatmaps is not None:
             return self._heatmaps
-        explainer = _there(self._explainer, "maps")
-        return maps_in_batches(explainer, self.images, self.asked, self.batch_size, self.extra)
+        return self.maps_by(_there(self._explainer, "maps"))
+
+    def maps_by(self, explainer: Explainer, images: Tensor | None = None, target: Target = None) -> Tensor:
+        """(N, h, w) what an explainer makes of the images, or of altered copies, for the classes asked for, or others.
+
+        In batches, at the explainer's own size.
+        """
+        images, target = self.images if images is None else images, self.asked if target is None else target
+        return maps_in_batches(explainer, images, target, self.batch_size, self.extra)
 
     @cached_property
     def masks(self) -> Tensor:
@@ -277,7 +284,8 @@ class Case:
         """What an explainer is asked for: the classes, without a pass if they are known, or the callable."""
         target = self.target
         if isinstance(target, Tensor) and target.shape == (len(self.images),) and _whole_numbers(target):
-            return target.to(self.images.device)
+            # A copy: one that was made inside inference mode could not take part in gradients.
+            return target.to(self.images.device, copy=True)
         classes = self.classes
         return classes if classes is not None else target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -16,11 +16,11 @@ from egcam.attribution.task import Progress
 from egcam.errors import InputError
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
-from egcam.metrics.layer_space import photographs_for, usable_rows
+from egcam.metrics.layer_space import played_with_others, usable_rows
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
 from egcam.models.layers import Layer
-from egcam.models.targets import Score, Target, of_images
+from egcam.models.targets import Score, Target
 from egcam.rng import generator
 
 
@@ -182,27 +182,22 @@ class ShapleyAgreement(Metric):
 
     def _values(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
         """(n, h, w) the Shapley values of the images at some rows."""
-        key = work_key(self.name, layer, self.references, self.most, self.permutations, self.score, self.seed)
         if len(rows) == len(case.images):
-            return case.once_for_any_map(key, lambda: self._found(case, rows, layer))
+            return case.once_for_any_map(self._key(layer), lambda: self._found(case, rows, layer))
         return self._found(case, rows, layer)
 
     def _found(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
-        images, shared = case.images[rows], self.references is not None
-        others = self.references if shared else photographs_for(images, self.most)
-
-        def play(swaps: CellSwaps) -> Tensor:
-            first = 0 if shared else self.most * swaps.row
-            own = range(first, min(first + self.most, swaps.references))
+        def play(swaps: CellSwaps, own: range) -> Tensor:
             return _shapley_values(swaps, own, self.permutations, self.seed)
 
-        common: Common = {"score": self.score, "classes": case.names, "batch_size": case.batch_size}
-        return play_with_cells(case.model, images, layer, others, play, of_images(case.asked, rows), **common)
+        return played_with_others(case, rows, layer, self.references, self.most, self.score, play)
+
+    def _key(self, layer: str | None) -> Hashable:
+        return work_key(self.name, layer, self.references, self.most, self.permutations, self.score, self.seed)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""
-        key = work_key(self.name, self.layer, self.references, self.most, self.permutations, self.score, self.seed)
-        return CLEAN, Work(key, 2 + self.most, any_map=True)
+        return CLEAN, Work(self._key(self.layer), 2 + self.most, any_map=True)
 
 
 shapley_agreement = ShapleyAgreement.function

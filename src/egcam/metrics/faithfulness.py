@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import InputError, check_known
 from egcam.imageops import Size, along, by_row, size_of, upsampled
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.case import Case
@@ -33,20 +33,40 @@ from egcam.models.targets import Score, by_class
 InfidelityScale = Literal["best", "unit-sum", "raw"]
 
 
-def _curve(
-    metric: Any, case: Case, baseline: Baseline | None = None, inserting: bool = False, descending: bool = True
-) -> Curve:
-    """The curve of a metric with the options `step`, `baseline` and `score`, shared with all that ask for the same."""
-    baseline, step = metric.baseline if baseline is None else baseline, pixels_per_step(metric.step, case.images)
-    key = work_key("curve", baseline, step, metric.score, inserting, descending)
-    return case.curve(key, baseline, step, metric.score, inserting, descending)
+@dataclass(frozen=True)
+class _OfCurve(Metric):
+    """Read off the score's curve while pixels are replaced in the map's order; the area under it unless said otherwise.
 
+    Metrics that ask for the same curve share it.
+    """
 
-def _curve_work(
-    metric: Any, size: int, baseline: Baseline | None = None, inserting: bool = False, descending: bool = True
-) -> Work:
-    baseline, step = metric.baseline if baseline is None else baseline, metric.step or size
-    return Work(work_key("curve", baseline, step, metric.score, inserting, descending), steps_of(step, size * size))
+    step: int | None = None
+    baseline: Baseline = "black"
+    score: Score = "probability"
+
+    inserting: ClassVar[bool] = False
+    most_relevant_first: ClassVar[bool] = True
+    is_shown: ClassVar[bool] = False  # whether reports and figures draw the curve
+
+    def _what(self, step: int) -> tuple[Baseline, int, Score, bool, bool]:
+        return self.baseline, step, self.score, self.inserting, self.most_relevant_first
+
+    def curve(self, case: Case) -> Curve:
+        """The score while pixels are replaced."""
+        what = self._what(pixels_per_step(self.step, case.images))
+        found = case.curve(work_key("curve", *what), *what)
+        if self.is_shown:
+            case.curves[self.name] = found
+        return found
+
+    def scores(self, case: Case) -> Tensor:
+        """(N,) the areas."""
+        return self.curve(case).area()
+
+    def work(self, size: int, explanation: int) -> Sequence[Work]:
+        """A pass for each step."""
+        step = self.step or size
+        return CLEAN, Work(work_key("curve", *self._what(step)), steps_of(step, size * size))
 
 
 @register(
@@ -117,7 +137,7 @@ class FaithfulnessEstimate(Metric):
     paper_options={"step": 224, "quantus": True},
 )
 @dataclass(frozen=True)
-class PixelFlipping(Metric):
+class PixelFlipping(_OfCurve):
     """Area under the score while pixels are flipped, most relevant first (Bach et al. 2015); lower is better.
 
         PF = ∫_0^1 p_y(x with its share t of most relevant pixels replaced) dt      (trapezoid, both ends)
@@ -138,23 +158,12 @@ class PixelFlipping(Metric):
         torch.Size([2])
     """
 
-    step: int | None = None
-    baseline: Baseline = "black"
-    score: Score = "probability"
     quantus: bool = False
-
-    def curve(self, case: Case) -> Curve:
-        """The score while pixels are flipped."""
-        return _curve(self, case)
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
         curve = self.curve(case)
         return torch.trapezoid(curve.scores[:, 1:], dx=1.0, dim=1) if self.quantus else curve.area()
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each step."""
-        return CLEAN, _curve_work(self, size)
 
 
 @register(
@@ -167,7 +176,7 @@ class PixelFlipping(Metric):
     paper=True,
 )
 @dataclass(frozen=True)
-class Insertion(Metric):
+class Insertion(_OfCurve):
     """Area under the score while the most relevant pixels come first (RISE, Petsiuk et al. 2018); higher is better.
 
         Insertion = ∫_0^1 p_y(blurred x with its share t of most relevant pixels restored) dt
@@ -186,22 +195,10 @@ class Insertion(Metric):
         torch.Size([2])
     """
 
-    step: int | None = None
     baseline: Baseline = "blur"
-    score: Score = "probability"
 
-    def curve(self, case: Case) -> Curve:
-        """The score while pixels are inserted."""
-        case.curves["insertion"] = _curve(self, case, inserting=True)
-        return case.curves["insertion"]
-
-    def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
-        return self.curve(case).area()
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each step."""
-        return CLEAN, _curve_work(self, size, inserting=True)
+    inserting: ClassVar[bool] = True
+    is_shown: ClassVar[bool] = True
 
 
 @register(
@@ -214,7 +211,7 @@ class Insertion(Metric):
     paper=True,
 )
 @dataclass(frozen=True)
-class Deletion(Metric):
+class Deletion(_OfCurve):
     """Area under the score while the most relevant pixels go first (RISE, Petsiuk et al. 2018); lower is better.
 
         Deletion = ∫_0^1 p_y(x with its share t of most relevant pixels set to the baseline) dt
@@ -235,22 +232,9 @@ class Deletion(Metric):
         torch.Size([2])
     """
 
-    step: int | None = None
     baseline: Baseline = "zero"
-    score: Score = "probability"
 
-    def curve(self, case: Case) -> Curve:
-        """The score while pixels are deleted."""
-        case.curves["deletion"] = _curve(self, case)
-        return case.curves["deletion"]
-
-    def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
-        return self.curve(case).area()
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each step."""
-        return CLEAN, _curve_work(self, size)
+    is_shown: ClassVar[bool] = True
 
 
 @register(
@@ -538,8 +522,7 @@ class Infidelity(Metric):
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
-        if self.scale not in ("best", "unit-sum", "raw"):
-            raise InputError(f"unknown scale {self.scale!r}; {near_misses(self.scale, ('best', 'unit-sum', 'raw'))}")
+        check_known(self.scale, get_args(InfidelityScale), "scale")
         images, maps = case.images, case.maps
         groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
         # Once, because a function given as baseline may be random.
@@ -710,7 +693,7 @@ def _random_places(images: Tensor, seed: int, subsets: int) -> Tensor:
     meaning="Pixels are added, the least important ones first; the share of steps that do not lower the class score.",
 )
 @dataclass(frozen=True)
-class Monotonicity(Metric):
+class Monotonicity(_OfCurve):
     """Share of steps that do not lower the score, least relevant added first (Arya et al. 2019); higher is better.
 
         Monotonicity = #{k : p_y(x_k) ≥ p_y(x_{k-1})} / K,   x_0 the baseline, x_K the image
@@ -729,21 +712,17 @@ class Monotonicity(Metric):
         torch.Size([2])
     """
 
-    step: int | None = None
-    baseline: Baseline = "black"
-    score: Score = "probability"
     strict: bool = False
+
+    inserting: ClassVar[bool] = True
+    most_relevant_first: ClassVar[bool] = False
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
-        curve = _curve(self, case, inserting=True, descending=False)
+        curve = self.curve(case)
         case.undefined(~curve.scores.isfinite().all(1), "the model's output is not finite")
         rising = (curve.scores.diff(dim=1) >= 0).to(curve.scores)
         return rising.amin(1) if self.strict else rising.mean(1)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each step."""
-        return CLEAN, _curve_work(self, size, inserting=True, descending=False)
 
 
 faithfulness_estimate = FaithfulnessEstimate.function
@@ -842,21 +821,3 @@ patch_drops = function_of(
     needs=["model"],
     without=["scale"],
 )
-
-__all__ = [
-    "deletion",
-    "deletion_curve",
-    "faithfulness_estimate",
-    "infidelity",
-    "insertion",
-    "insertion_curve",
-    "insertion_deletion",
-    "insertion_deletion_curves",
-    "irof",
-    "irof_curve",
-    "monotonicity",
-    "pixel_flipping",
-    "pixel_flipping_curve",
-    "sensitivity_n",
-    "sufficiency",
-]

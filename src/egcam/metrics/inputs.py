@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from egcam.errors import InputError, TargetError, near_misses
+from egcam.errors import InputError, TargetError
 from egcam.imageops import by_row, size_of, upsampled
 from egcam.metrics.undefined import Causes
 from egcam.models.inputs import is_listed, stacked
 from egcam.models.targets import Target
 
-Protocol: TypeAlias = Literal["default", "paper"]
 Maps: TypeAlias = Any
 """A (N, H, W) or (N, 1, H, W) tensor or array, (H, W) for one image, or an explanation (anything with `heatmaps`).
 
 Maps of signals have one axis in place of height and width, those of volumes and video three.
 """
-
-
-def check_protocol(protocol: str) -> bool:
-    """Whether the paper's conventions are asked for."""
-    if protocol not in ("default", "paper"):
-        raise InputError(f"unknown protocol {protocol!r}; {near_misses(protocol, ('default', 'paper'))}")
-    return protocol == "paper"
 
 
 def check_positive(name: str, value: int) -> int:

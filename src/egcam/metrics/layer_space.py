@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,8 +33,33 @@ def usable_rows(case: Case, metric: str) -> Tensor:
     return usable.nonzero()[:, 0]
 
 
-def photographs_for(images: Tensor, most: int) -> Tensor:
-    """(N most, C, H, W) that many for each image, image by image, normalised as it seems to be."""
+def played_with_others(
+    case: Case,
+    rows: Tensor,
+    layer: str | None,
+    references: Any,
+    most: int,
+    score: Score,
+    play: Callable[[CellSwaps, range], Tensor],
+) -> Tensor:
+    """What `play` finds of the images at some rows, one after the other.
+
+    It gets the numbers of the references that each is played with: the first `most` of those given, else as many
+    photographs, normalised as the image seems to be.
+    """
+    images, shared = case.images[rows], references is not None
+    others = references if shared else _photographs_for(images, most)
+
+    def with_own(swaps: CellSwaps) -> Tensor:
+        first = 0 if shared else most * swaps.row
+        return play(swaps, range(first, min(first + most, swaps.references)))
+
+    common: Common = {"score": score, "classes": case.names, "batch_size": case.batch_size}
+    return play_with_cells(case.model, images, layer, others, with_own, of_images(case.asked, rows), **common)
+
+
+def _photographs_for(images: Tensor, most: int) -> Tensor:
+    """(N most, C, H, W) that many for each image, image by image."""
     own = range(len(images))
     draw = photographs().bind(images, own, 0)
     return torch.stack([draw(own, sample).images for sample in range(most)], 1).flatten(0, 1)
@@ -59,22 +84,15 @@ class _LayerCurve(Metric):
         rows = usable_rows(case, self.name)
         scores = torch.full((len(case.images), self.steps + 1), torch.nan).to(case.maps)
         if len(rows):
-            scores[rows] = self._played(case, rows).to(scores)
+            maps = case.maps[rows]
+
+            def play(swaps: CellSwaps, own: range) -> Tensor:
+                return self._swapped(swaps, maps[swaps.row], own)
+
+            how = (self.layer, self.references, self.most, self.score)
+            scores[rows] = played_with_others(case, rows, *how, play).to(scores)
         fractions = torch.arange(self.steps + 1).to(scores) / self.steps
         return Curve(fractions.expand_as(scores), scores)
-
-    def _played(self, case: Case, rows: Tensor) -> Tensor:
-        """(n, steps + 1) the scores of the images at some rows."""
-        images, maps, asked = case.images[rows], case.maps[rows], case.asked
-        shared = self.references is not None
-        others = self.references if shared else photographs_for(images, self.most)
-
-        def play(swaps: CellSwaps) -> Tensor:
-            first = 0 if shared else self.most * swaps.row
-            return self._swapped(swaps, maps[swaps.row], range(first, min(first + self.most, swaps.references)))
-
-        common: Common = {"score": self.score, "classes": case.names, "batch_size": case.batch_size}
-        return play_with_cells(case.model, images, self.layer, others, play, of_images(asked, rows), **common)
 
     def _swapped(self, swaps: CellSwaps, relevance: Tensor, references: range) -> Tensor:
         """(steps + 1,) the mean over references."""

@@ -7,6 +7,7 @@ expected value under a random order: a constant map scores as chance does, where
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.registry import Metric, register
 from egcam.metrics.sorting import count_true, kth_largest
+
+_on_object = partial(register, group="localization", better="higher", needs=["heatmaps", "masks"])
+"""What all metrics here have in common."""
 
 
 def _maps_and_masks(case: Case) -> tuple[Tensor, Tensor]:
@@ -37,13 +41,10 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole != 0, part / torch.where(whole != 0, whole, 1.0), 0.0)
 
 
-@register(
+@_on_object(
     "attribution-localization",
-    group="localization",
-    better="higher",
     label="AL",
     meaning="The share of the map's mass that lies on the object.",
-    needs=["heatmaps", "masks"],
     paper=True,
 )
 @dataclass(frozen=True)
@@ -84,14 +85,11 @@ def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
     return sure + drawn * chance
 
 
-@register(
+@_on_object(
     "top-k-intersection",
-    group="localization",
-    better="higher",
     label="TKI",
     title="Top-k intersection",
     meaning="The share of the most relevant pixels that lie on the object.",
-    needs=["heatmaps", "masks"],
     paper=True,
 )
 @dataclass(frozen=True)
@@ -121,13 +119,10 @@ class TopKIntersection(Metric):
         return _hits_among_largest(maps, inside, counts) / taken
 
 
-@register(
+@_on_object(
     "relevance-rank-accuracy",
-    group="localization",
-    better="higher",
     label="RRA",
     meaning="Among the k most relevant pixels, k being the object's size in pixels, the share that lies on it.",
-    needs=["heatmaps", "masks"],
     paper=True,
 )
 @dataclass(frozen=True)
@@ -151,13 +146,10 @@ class RelevanceRankAccuracy(Metric):
         return _hits_among_largest(maps, inside, sizes) / sizes
 
 
-@register(
+@_on_object(
     "relevance-mass-accuracy",
-    group="localization",
-    better="higher",
     label="RMA",
     meaning="The share of the signed map that lies on the object.",
-    needs=["heatmaps", "masks"],
     paper=True,
 )
 @dataclass(frozen=True)
@@ -182,13 +174,10 @@ class RelevanceMassAccuracy(Metric):
         return _share(_sum_inside(maps, inside), total)
 
 
-@register(
+@_on_object(
     "pointing-game",
-    group="localization",
-    better="higher",
     label="PG",
     meaning="Whether the map's highest point lies on the object.",
-    needs=["heatmaps", "masks"],
 )
 @dataclass(frozen=True)
 class PointingGame(Metric):
@@ -223,13 +212,10 @@ class PointingGame(Metric):
         return (highest & inside).sum(1).to(maps) / highest.sum(1)
 
 
-@register(
+@_on_object(
     "energy-pointing-game",
-    group="localization",
-    better="higher",
     label="EBPG",
     meaning="The share of the map's positive mass that lies on the object.",
-    needs=["heatmaps", "masks"],
 )
 @dataclass(frozen=True)
 class EnergyPointingGame(Metric):
@@ -251,13 +237,10 @@ class EnergyPointingGame(Metric):
         return _share(_sum_inside(energy, inside), energy.sum(1))
 
 
-@register(
+@_on_object(
     "cell-mass-accuracy",
-    group="localization",
-    better="higher",
     label="CMA",
     meaning="The share of the positive heat that lies in cells of the map that the object touches.",
-    needs=["heatmaps", "masks"],
 )
 @dataclass(frozen=True)
 class CellMassAccuracy(Metric):

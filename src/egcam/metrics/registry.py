@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, ge
 
 from torch import Tensor
 
-from egcam.errors import EgcamError, near_misses
-from egcam.metrics.inputs import check_protocol
+from egcam.errors import EgcamError, check_known, near_misses
 from egcam.metrics.noise import Noise
 from egcam.metrics.scoring import forward_only
 from egcam.metrics.undefined import settle
@@ -22,6 +21,7 @@ Group: TypeAlias = Literal[
     "faithfulness", "robustness", "complexity", "localization", "confidence", "sanity", "efficiency"
 ]
 Direction: TypeAlias = Literal["higher", "lower"]
+Protocol: TypeAlias = Literal["default", "paper"]
 Need: TypeAlias = Literal["model", "heatmaps", "masks", "explainer"]
 
 _ARROWS = {"higher": "↑", "lower": "↓"}
@@ -132,7 +132,8 @@ class Metric(ABC):
     @classmethod
     def made(cls, protocol: str = "default", run_seed: int | None = None, **options: Any) -> Metric:
         """The metric with some options; those not given are the protocol's, and the seed the run's where it draws."""
-        preset = dict(cls.paper_options) if check_protocol(protocol) else {}
+        check_known(protocol, get_args(Protocol), "protocol")
+        preset = dict(cls.paper_options) if protocol == "paper" else {}
         if run_seed is not None and "seed" in cls.options():
             preset["seed"] = run_seed
         for key in options:

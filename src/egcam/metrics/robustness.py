@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +30,12 @@ NORMAL = Noise("normal", 0.0, 0.1)
 UNIFORM = Noise("uniform", -0.2, 0.2)
 PAPER_RELATIVE = Noise("uniform", 0.02, 0.2)
 """What Quantus's relative stabilities draw: their lower bound keeps its own default when the upper is set."""
+
+
+_of_copies = partial(
+    register, group="robustness", better="lower", needs=["model", "explainer"], reuses_maps=True, paper=True
+)
+"""What all metrics here have in common."""
 
 
 def perturbed_explanations(
@@ -122,16 +129,11 @@ def _no_map(seen: Perturbed, case: Case) -> None:
     case.undefined(seen.map_size == 0, "its map is zero everywhere, and relative changes of it have no size")
 
 
-@register(
+@_of_copies(
     "local-lipschitz",
-    group="robustness",
-    better="lower",
     label="LLE",
     title="Local Lipschitz estimate",
     meaning="The largest change of the map per change of the image, over slightly noisy copies of the image.",
-    needs=["model", "explainer"],
-    reuses_maps=True,
-    paper=True,
     paper_options={"samples": 200},
 )
 @dataclass(frozen=True)
@@ -162,15 +164,10 @@ class LocalLipschitz(_OfPerturbed):
         return (seen.scaled_map_change / seen.input_change.clamp(min=EPSILON)).amax(1)
 
 
-@register(
+@_of_copies(
     "max-sensitivity",
-    group="robustness",
-    better="lower",
     label="MaxSens",
     meaning="The largest relative change of the map over slightly noisy copies of the image.",
-    needs=["model", "explainer"],
-    reuses_maps=True,
-    paper=True,
     paper_options={"samples": 200},
 )
 @dataclass(frozen=True)
@@ -202,16 +199,11 @@ class MaxSensitivity(_OfPerturbed):
         return seen.map_change / torch.where(seen.map_size > 0, seen.map_size, 1.0)[:, None]
 
 
-@register(
+@_of_copies(
     "avg-sensitivity",
-    group="robustness",
-    better="lower",
     label="AvgSens",
     title="Average sensitivity",
     meaning="The mean relative change of the map over slightly noisy copies of the image.",
-    needs=["model", "explainer"],
-    reuses_maps=True,
-    paper=True,
     paper_options={"samples": 200},
 )
 @dataclass(frozen=True)
@@ -238,15 +230,10 @@ class AvgSensitivity(MaxSensitivity):
         return self._ratios(seen, case).mean(1)
 
 
-@register(
+@_of_copies(
     "relative-input-stability",
-    group="robustness",
-    better="lower",
     label="RIS",
     meaning="The largest relative change of the map per relative change of the image, if the prediction stays.",
-    needs=["model", "explainer"],
-    reuses_maps=True,
-    paper=True,
     paper_options={"noise": PAPER_RELATIVE, "samples": 200, "quantus": True},
 )
 @dataclass(frozen=True)
@@ -301,15 +288,10 @@ class RelativeInputStability(_OfPerturbed):
         return seen.relative_input_change
 
 
-@register(
+@_of_copies(
     "relative-output-stability",
-    group="robustness",
-    better="lower",
     label="ROS",
     meaning="The largest relative change of the map per change of the network's output, if the prediction stays.",
-    needs=["model", "explainer"],
-    reuses_maps=True,
-    paper=True,
     paper_options={"noise": PAPER_RELATIVE, "samples": 200, "quantus": True},
 )
 @dataclass(frozen=True)

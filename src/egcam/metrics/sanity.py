@@ -6,6 +6,8 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -14,25 +16,27 @@ from torch import Tensor, nn
 from egcam.errors import InputError
 from egcam.imageops import by_row
 from egcam.metrics.case import Case
-from egcam.metrics.explaining import Explainer, maps_in_batches
+from egcam.metrics.explaining import Explainer
 from egcam.metrics.functions import function_of
 from egcam.metrics.inputs import as_maps, check_positive
 from egcam.metrics.noise import generator
 from egcam.metrics.registry import CLEAN, Metric, Work, register
 from egcam.metrics.similarity import similarity_called
-from egcam.models.targets import Target, by_class, class_count
+from egcam.models.targets import by_class, class_count
+
+_of_sanity = partial(register, group="sanity", needs=["model", "explainer"])
+"""What all metrics here have in common."""
+
 
 USUAL_STAGES = 10
 """How many layers a model is thought to have before it is looked at."""
 
 
-@register(
+@_of_sanity(
     "model-randomization",
-    group="sanity",
     better="lower",
     label="MPRT",
     meaning="The network's layers are randomised one after another; how similar the maps remain.",
-    needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
 class ModelRandomization(Metric):
@@ -79,7 +83,7 @@ class ModelRandomization(Metric):
         return torch.stack([compare(before, maps().to(before)) for _ in stages], 1)
 
     def _maps(self, case: Case, explain: Explainer) -> Tensor:
-        return maps_in_batches(explain, case.images, _asked(case), case.batch_size, case.extra)
+        return case.maps_by(explain)
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
@@ -90,14 +94,12 @@ class ModelRandomization(Metric):
         return CLEAN, Work(self.name, (self.stages or USUAL_STAGES) * (explanation + 1))
 
 
-@register(
+@_of_sanity(
     "smooth-model-randomization",
-    group="sanity",
     better="lower",
     label="sMPRT",
     meaning="Model randomization with maps averaged over noisy copies of the image, so that noise does not count as "
     "change.",
-    needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
 class SmoothModelRandomization(ModelRandomization):
@@ -129,15 +131,13 @@ class SmoothModelRandomization(ModelRandomization):
         check_positive("samples", self.samples)
         images = case.images
         extent = by_row(images.flatten(1).amax(1) - images.flatten(1).amin(1), images)
-        total: Tensor | None = None
-        for number in range(self.samples):
+
+        def of_copy(number: int) -> Tensor:
             # The same for every image, so that the other images of the batch play no part.
             drawn = torch.randn(images.shape[1:], generator=generator(self.seed, number), dtype=torch.float64)
-            noisy = images + self.noise * extent * drawn.to(images)
-            made = maps_in_batches(explain, noisy, _asked(case), case.batch_size, case.extra)
-            total = made if total is None else total + made
-        assert total is not None
-        return total / self.samples
+            return case.maps_by(explain, images + self.noise * extent * drawn.to(images))
+
+        return reduce(add, map(of_copy, range(self.samples))) / self.samples
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """As many times MPRT's."""
@@ -145,14 +145,12 @@ class SmoothModelRandomization(ModelRandomization):
         return CLEAN, Work(self.name, stages * self.samples * explanation)
 
 
-@register(
+@_of_sanity(
     "efficient-model-randomization",
-    group="sanity",
     better="higher",
     label="eMPRT",
     meaning="How much more uniform the map becomes once the whole network is randomised; 0 or less if the map does not "
     "depend on what the network has learned.",
-    needs=["model", "explainer"],
 )
 @dataclass(frozen=True)
 class EfficientModelRandomization(Metric):
@@ -184,9 +182,9 @@ class EfficientModelRandomization(Metric):
         twin, explain = _bound_to_copy(case.model, case.maker or case.explainer)
         twin.eval()
         layers = _layer_count(twin)
-        before = maps_in_batches(explain, case.images, _asked(case), case.batch_size, case.extra)
+        before = case.maps_by(explain)
         list(_cascade(twin, self.seed, [layers]))
-        after = maps_in_batches(explain, case.images, _asked(case), case.batch_size, case.extra)
+        after = case.maps_by(explain)
         intact, random = self._entropy(before), self._entropy(after).to(before)
         case.undefined(intact == 0, "the map of the intact model is constant")
         return torch.where(intact == 0, torch.nan, (random - intact) / torch.where(intact == 0, 1.0, intact))
@@ -207,13 +205,11 @@ class EfficientModelRandomization(Metric):
         return CLEAN, Work(self.name, 2 * explanation)
 
 
-@register(
+@_of_sanity(
     "class-sensitivity",
-    group="sanity",
     better="lower",
     label="CS",
     meaning="How far the hottest places for the class and for the next most likely one overlap; 0 is chance.",
-    needs=["model", "explainer"],
     reuses_maps=True,
 )
 @dataclass(frozen=True)
@@ -250,11 +246,7 @@ class ClassSensitivity(Metric):
         if logits.shape[1] < 2:
             raise InputError("class-sensitivity explains a second class, and the model has one output only")
         others = logits.scatter(1, classes[:, None].to(logits.device), -torch.inf).argmax(1)
-        maps = case.own_maps
-        again = maps_in_batches(case.explainer, case.images, others, case.batch_size, case.extra)
-        made, causes = as_maps(again, dimensions=case.images.ndim - 2)
-        case.causes.update(causes)
-        return top_overlap(maps, made.to(maps), self.share)
+        return top_overlap(*_of_both_classes(case, others), self.share)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """One more explanation."""
@@ -284,13 +276,11 @@ def _among_top(maps: Tensor, count: int) -> Tensor:
     return above.to(values) + tied.to(values) * room / tied.sum(1, keepdim=True)
 
 
-@register(
+@_of_sanity(
     "random-logit",
-    group="sanity",
     better="lower",
     label="RL",
     meaning="How similar the maps of the class and of another class are.",
-    needs=["model", "explainer"],
     reuses_maps=True,
 )
 @dataclass(frozen=True)
@@ -325,20 +315,19 @@ class RandomLogit(Metric):
         if total < 2:
             raise InputError("random-logit explains another class, and the model has one output only")
         shift = int(torch.randint(1, total, (1,), generator=generator(self.seed)))
-        maps = case.own_maps
-        other = (classes + shift) % total
-        others = maps_in_batches(case.explainer, case.images, other, case.batch_size, case.extra)
-        other_maps, causes = as_maps(others, dimensions=case.images.ndim - 2)
-        case.causes.update(causes)
-        return compare(maps, other_maps.to(maps))
+        return compare(*_of_both_classes(case, (classes + shift) % total))
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """One more explanation."""
         return CLEAN, Work(self.name, explanation)
 
 
-def _asked(case: Case) -> Target:
-    return case.target if case.classes is None else case.classes
+def _of_both_classes(case: Case, others: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, h, w) the maps of the explained classes, and those of others, at the explainer's own size."""
+    maps = case.own_maps
+    made, causes = as_maps(case.maps_by(case.explainer, target=others), dimensions=case.images.ndim - 2)
+    case.causes.update(causes)
+    return maps, made.to(maps)
 
 
 def _layer_count(model: nn.Module) -> int:

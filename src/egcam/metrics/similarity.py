@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import check_known
 from egcam.imageops import by_row, of_dimension
 from egcam.metrics.sorting import ascending
 
@@ -90,6 +90,5 @@ def similarity_called(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     if name in of_rows:
         rowwise = of_rows[name]
         return lambda a, b: rowwise(a.flatten(1), b.flatten(1))
-    if name == "ssim":
-        return ssim
-    raise InputError(f"unknown similarity {name!r}; {near_misses(name, [*of_rows, 'ssim'])}")
+    check_known(name, [*of_rows, "ssim"], "similarity")
+    return ssim

@@ -59,7 +59,7 @@ class RunningTime(Metric):
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores."""
         images, repeats = case.images, check_positive("repeats", self.repeats)
-        asked = case.target if case.classes is None else case.classes
+        asked = case.asked
 
         def seconds(image: int) -> float:
             of_image = of_images(asked, slice(image, image + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,15 @@ def downloaded(name: str, build: Callable[[], Made]) -> Made:
             f"the weights of {name} could not be downloaded ({one_line(error)}): connect to the Internet, "
             'or set weights (--weights on the command line) to a file, or to "random" for an untrained network'
         ) from error
+
+
+def of_torchvision(name: str, published: Any | None, **untrained: Any) -> Any:
+    """The network of that name, with published weights; where these are None, made with the `untrained` options."""
+    from torchvision.models import get_model
+
+    if published is None:
+        return seeded(lambda: get_model(name, weights=None, **untrained))
+    return downloaded(name, lambda: get_model(name, weights=published, progress=sys.stderr.isatty()))
 
 
 @contextmanager

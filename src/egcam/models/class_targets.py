@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from egcam.errors import TargetError, near_misses
-from egcam.models.image_targets import NO_CLASS, ImageTarget, Setting
+from egcam.errors import TargetError
+from egcam.models.image_targets import NO_CLASS, InSetting
 from egcam.models.nested import mapped_tensors
-from egcam.models.targets import SCORES, Score, by_class, class_index, class_score, class_scores, out_of_range
+from egcam.models.targets import Score, by_class, check_score, class_index, class_score, class_scores, out_of_range
 
 
 @dataclass(frozen=True)
-class Class(ImageTarget):
+class Class(InSetting):
     """A class of a classifier: `target=Class(3)` is `target=3`, for places that need a target object.
 
     Args:
@@ -35,8 +35,7 @@ class Class(ImageTarget):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "which", as_label(self.which))
-        if self.score is not None and self.score not in SCORES:
-            raise TargetError(f"unknown score {self.score!r}; {near_misses(str(self.score), SCORES)}")
+        check_score(self.score)
 
     def __call__(self, output: Any) -> Tensor:
         """The class's score in one image's output."""
@@ -51,14 +50,9 @@ class Class(ImageTarget):
         """The class itself, unless another score of it is asked for here or other names are meant."""
         return self.which if self.score in (None, score) and self.classes is None else NO_CLASS
 
-    def settled(self, setting: Setting) -> Self:
-        """With the score and the class names of the explainer, unless it has its own."""
-        names = setting.classes if self.classes is None else self.classes
-        return replace(self, score=self.score or setting.score, classes=names)
-
 
 @dataclass(frozen=True)
-class Contrast(ImageTarget):
+class Contrast(InSetting):
     """One class against another: the logit of `a` minus the logit of `b`.
 
     Evidence that both share cancels out, so the map shows why it is `a` rather than `b`.
@@ -92,10 +86,6 @@ class Contrast(ImageTarget):
     def description(self) -> str:
         """Both classes."""
         return f"{named(self.a, self.classes)} against {named(self.b, self.classes)}"
-
-    def settled(self, setting: Setting) -> Self:
-        """With the class names of the explainer, unless it has its own."""
-        return self if self.classes is not None else replace(self, classes=setting.classes)
 
 
 def as_label(value: Any) -> int | str:

@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import TargetError
+from egcam.models.class_targets import label_index
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.targets import Target, by_class, class_index, class_scores, out_of_range, probabilities
+from egcam.models.targets import Target, by_class, class_scores, probabilities
 from egcam.progress import Progress
 
 if TYPE_CHECKING:
@@ -169,8 +170,5 @@ class Classifier:
         """The class asked for by index or name, else the most probable one."""
         if target is None:
             return predictions[0]
-        count = len(predictions)
-        index = class_index(target, self.classes, count) if isinstance(target, str) else target
-        if not 0 <= index < count:
-            raise out_of_range(index, count)
+        index = label_index(target, self.classes, len(predictions))
         return next(one for one in predictions if one.index == index)

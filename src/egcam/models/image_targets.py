@@ -91,6 +91,21 @@ class ImageTarget(ABC):
         return self(image_part(output, count, row))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class InSetting(ImageTarget):
+    """A target with some of the fields `classes`, `score` and `size`, which the explainer and its images fill in."""
+
+    def settled(self, setting: Setting) -> Self:
+        """With the class names and score of the explainer, unless it has its own, and the images' size."""
+        own = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        known = {
+            "classes": setting.classes if own.get("classes") is None else own["classes"],
+            "score": own.get("score") or setting.score,
+            "size": setting.size or own.get("size"),
+        }
+        return dataclasses.replace(self, **{name: value for name, value in known.items() if name in own})
+
+
 class ForeignTarget(ImageTarget):
     """Someone else's callable for one image's output.
 

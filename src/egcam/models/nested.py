@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
+
+from egcam.errors import TargetError
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -52,6 +54,28 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 def mapped_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """The value with `function` of each tensor in its tuples, lists and dicts."""
     return mapped(value, lambda item: function(item) if isinstance(item, Tensor) else item)
+
+
+def named_or_only(output: Any, keys: Iterable[str], fits: Callable[[Tensor], bool], what: str, target: str) -> Tensor:
+    """Of the tensors in an output that fit, the one under the first of the keys, else the only one there is.
+
+    Args:
+        output: of one image.
+        keys: of a dictionary.
+        fits: whether a tensor can be what is looked for.
+        what: is looked for, for the error.
+        target: the target that could read it from a named part.
+    """
+    found = [output[key] for key in keys if key in output] if isinstance(output, Mapping) else []
+    by_name = [one for one in found if isinstance(one, Tensor) and fits(one)]
+    possible = by_name[:1] or [tensor for tensor in tensors_in(output) if fits(tensor)]
+    if len(possible) == 1:
+        return possible[0]
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(output)]
+    raise TargetError(
+        f"which part of the model's output is {what} is unclear (of one image it is {shapes}); say so with "
+        f"egcam.targets.Head(name, egcam.targets.{target}(…))"
+    )
 
 
 def tensor_in(output: object) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -11,14 +10,14 @@ import torch
 from PIL import Image
 
 from egcam.errors import ModelError, near_misses, require
-from egcam.models.building import downloaded, seeded
+from egcam.models.building import of_torchvision
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.classifier import Classifier
 from egcam.models.inputs import FromList
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import known_classes
 from egcam.models.weights import fill, read_state
-from egcam.models.zoo import RANDOM, _device, _own
+from egcam.models.zoo import RANDOM, device_called, own_network
 
 Kind: TypeAlias = Literal["detection", "segmentation"]
 
@@ -50,9 +49,9 @@ def load(
         classes: class names, where the model's own are unknown.
     """
     name = DEFAULTS[kind] if name is None else name
-    place = _device(device)
+    place = device_called(device)
     is_own = name.endswith(".py") or ".py:" in name
-    found = _own(name) if is_own else _torchvision(kind, name, weights)
+    found = own_network(name) if is_own else _torchvision(kind, name, weights)
     if weights is not None and str(weights) != RANDOM:
         fill(found.model, read_state(Path(weights)), name, str(weights))
     if is_own and kind == "detection":
@@ -92,12 +91,8 @@ def _torchvision(kind: Kind, name: str, weights: str | Path | None) -> Classifie
     published: Any = models.get_model_weights(name).DEFAULT
     preprocessing = Preprocessing(resize=None) if kind == "segmentation" else _AS_THEY_ARE
     categories = published.meta["categories"]
-    if weights is None:
-        quiet = not sys.stderr.isatty()
-        model = downloaded(name, lambda: models.get_model(name, weights=published, progress=not quiet))
-    else:
-        options = {"weights": None, "weights_backbone": None, "num_classes": len(categories)}
-        # The published segmenters were saved with the head that helped in training.
-        aux = {"aux_loss": True} if name.startswith(("fcn", "deeplab")) and str(weights) != RANDOM else {}
-        model = seeded(lambda: models.get_model(name, **options, **aux))
+    # The published segmenters were saved with the head that helped in training.
+    aux = {"aux_loss": True} if name.startswith(("fcn", "deeplab")) and str(weights) != RANDOM else {}
+    options = {"weights_backbone": None, "num_classes": len(categories), **aux}
+    model = of_torchvision(name, published if weights is None else None, **options)
     return Classifier(model, name, categories, preprocessing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
@@ -76,6 +76,11 @@ class Preprocessing:
         """(…, 3, H, W) the red, green and blue, in [0, 1], of what the network takes: normalisation undone."""
         columns = [images.new_tensor(values, dtype=torch.float32).reshape(-1, 1, 1) for values in (self.std, self.mean)]
         return (images.detach().float() * columns[0] + columns[1]).clamp(0, 1)
+
+    @property
+    def of_masks(self) -> Preprocessing:
+        """The same resize and crop for a mask of the image: no new values at its border, and no colours."""
+        return replace(self, interpolation="nearest", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
     def view(self, image: Image.Image) -> Image.Image:
         """The part of the photograph the network sees, as sharp as the photograph: to lay heat maps over."""

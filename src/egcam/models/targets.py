@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import EgcamError, ModelError, TargetError, near_misses
+from egcam.errors import EgcamError, ModelError, TargetError, check_known, near_misses
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.image_targets import NO_CLASS, TENSOR_KEYS, ForeignTarget, ImageTarget, Setting, is_pytorch_grad_cams
 from egcam.models.image_targets import Score as Score
@@ -21,6 +21,12 @@ TargetCallable: TypeAlias = Callable[[Any], Tensor]
 Target: TypeAlias = OneTarget | Sequence[OneTarget | TargetCallable] | Tensor | TargetCallable
 
 SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
+
+
+def check_score(score: Score | None) -> None:
+    """Refuse a number of a class that nobody has defined; None is left to others to say."""
+    if score is not None:
+        check_known(score, SCORES, "score", TargetError)
 
 
 @cache
@@ -294,8 +300,7 @@ class Targets:
         classes: Sequence[str] | None = None,
         setting: Setting | None = None,
     ) -> None:
-        if score not in SCORES:
-            raise TargetError(f"unknown score {score!r}; {near_misses(str(score), SCORES)}")
+        check_score(score)
         self.score = score
         self.classes = classes
         self.count = count

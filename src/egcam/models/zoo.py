@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import ModelError, near_misses, require
-from egcam.models.building import downloaded, no_vain_retries, seeded
+from egcam.models.building import downloaded, no_vain_retries, of_torchvision, seeded
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.classifier import Classifier as Classifier
 from egcam.models.hugging_face import hugging_face, is_folder
@@ -69,7 +68,7 @@ def load(
         (224, 224)
     """
     weights = Path(weights) if weights is not None and str(weights) != RANDOM else weights
-    place = _device(device)
+    place = device_called(device)
     state = read_state(weights) if isinstance(weights, Path) else None
     classifier = _build(name, state, weights is None, texts)
     if state is not None:
@@ -140,7 +139,7 @@ def _build(name: str, state: Mapping[str, Tensor] | None, pretrained: bool, text
     if name == EMBEDDED:
         return _embedded(state, pretrained)
     if name.endswith(".py") or ".py:" in name:
-        return _own(name)
+        return own_network(name)
     if _IN_MODULE.fullmatch(name):
         return _in_module(name)
     if name in _torchvision_names():
@@ -208,12 +207,8 @@ def _torchvision(name: str, state: Mapping[str, Tensor] | None, pretrained: bool
         tuple(seen.std),
     )
     count = outputs(state, len(published.meta["categories"]))
-    if pretrained:
-        quiet = not sys.stderr.isatty()
-        model = downloaded(name, lambda: torchvision_models.get_model(name, weights=published, progress=not quiet))
-    else:
-        options = _TORCHVISION_OPTIONS.get(name, {})
-        model = seeded(lambda: torchvision_models.get_model(name, weights=None, num_classes=count, **options))
+    options = {"num_classes": count, **_TORCHVISION_OPTIONS.get(name, {})}
+    model = of_torchvision(name, published if pretrained else None, **options)
     return Classifier(model, name, _imagenet(count), preprocessing)
 
 
@@ -258,7 +253,8 @@ def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Cl
 # Your own
 
 
-def _own(name: str) -> Classifier:
+def own_network(name: str) -> Classifier:
+    """What the function "path/to/file.py:function" returns."""
     file_name, _, function_name = name.rpartition(":")
     if not function_name or function_name.endswith(".py"):
         raise ModelError(
@@ -314,7 +310,8 @@ def _imagenet(count: int) -> Sequence[str] | None:
     return imagenet_classes() if count == 1000 else None
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def device_called(device: str | torch.device | None) -> torch.device:
+    """The device, if it is there; None is a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

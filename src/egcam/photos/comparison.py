@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,21 +136,27 @@ def compare(
     wanted = classifier.chosen(predictions, target)
     photograph = classifier.crop(image)
     costs = [registered(method).cost for method in methods]
-    results, skipped = [], {}
+    results: list[Result] = []
+    skipped: dict[str, str] = {}
     for position, method in enumerate(methods):
         before, total = sum(costs[:position]), sum(costs)
         report = part_of(progress, before / total, (before + costs[position]) / total)
-        try:
+        with left_out(method, skipped if skip else None):
             found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
             results.append(found)
-        except InputError:
-            raise
-        except EgcamError as error:
-            if not skip:
-                raise
-            skipped[method] = str(error)
         report(1.0)
     return Comparison(title, photograph, classifier.name, wanted, tuple(predictions[:5]), tuple(results), skipped)
+
+
+@contextmanager
+def left_out(method: str, skipped: dict[str, str] | None) -> Iterator[None]:
+    """Where `skipped` is given, note there why a method cannot be applied to a network, instead of raising that."""
+    try:
+        yield
+    except EgcamError as error:
+        if skipped is None or isinstance(error, InputError):
+            raise
+        skipped[method] = str(error)
 
 
 def explain_one(

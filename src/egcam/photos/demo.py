@@ -15,8 +15,8 @@ from egcam.drawing.overlays import stack
 from egcam.errors import require
 from egcam.models.classifier import Classifier
 from egcam.models.zoo import EMBEDDED, load
+from egcam.pages import render
 from egcam.photos.comparison import Comparison, compare, scored
-from egcam.photos.gallery import page
 from egcam.progress import Progress, piece_of
 
 INTRODUCTION = (
@@ -173,9 +173,13 @@ def _write(folder: Path, comparisons: Sequence[Comparison], photographs: Sequenc
     folder.mkdir(parents=True, exist_ok=True)
     gallery, web_page = folder / "gallery.png", folder / "index.html"
     stack([one.picture(_COLUMNS, side=200) for one in comparisons]).save(gallery)
-    notes = [photograph.note for photograph in photographs]
-    footer = f"Made by egcam {__version__} with {EMBEDDED}. The photographs come with scikit-image."
-    highlighted = [one.name for one in records() if one.highlight]
-    html = page("What did the network look at?", INTRODUCTION, comparisons, notes, footer, highlighted)
+    html = render(
+        "gallery.html",
+        title="What did the network look at?",
+        introduction=INTRODUCTION,
+        sections=[(one, photograph.note) for one, photograph in zip(comparisons, photographs, strict=True)],
+        footer=f"Made by egcam {__version__} with {EMBEDDED}. The photographs come with scikit-image.",
+        highlight=[one.name for one in records() if one.highlight],
+    )
     web_page.write_text(html, encoding="utf-8")
     return gallery, web_page

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from egcam.attribution.explanation import Explanation
 from egcam.attribution.registry import usual_methods
-from egcam.errors import EgcamError, InputError, near_misses
+from egcam.errors import InputError, near_misses
 from egcam.models.classifier import Classifier, Prediction
+from egcam.photos.comparison import left_out
 from egcam.photos.files import read_image
 from egcam.progress import Progress, part_of
 
@@ -144,8 +145,7 @@ def _read_mask(file: Path, image: Image, classifier: Classifier) -> Tensor:
         raise InputError(
             f"the mask {file} is {picture.size} and its image {image.size} (width, height): make them equal"
         )
-    plain = replace(classifier.preprocessing, interpolation="nearest", mean=(0.0,) * 3, std=(1.0,) * 3)
-    values = plain(picture).amax(0)
+    values = classifier.preprocessing.of_masks(picture).amax(0)
     inside = values > values.max() / 2
     if not inside.any():
         raise InputError(f"the mask {file} is black where the network looks: white marks the object")
@@ -163,14 +163,8 @@ def _all_explained(
     for number, method in enumerate(request.methods):
         low = start + (end - start) * number / len(request.methods)
         high = start + (end - start) * (number + 1) / len(request.methods)
-        try:
+        with left_out(method, skipped if request.everything else None):
             done[method] = request.explain(method, images, targets, (low, high))
-        except InputError:
-            raise
-        except EgcamError as error:
-            if not request.everything:
-                raise
-            skipped[method] = str(error)
         request.progress(high)
     return done, skipped
 

@@ -40,16 +40,16 @@ _GAP = 0.06
 _LINE = 0.13
 
 
-def curves(measured: Mapping[str, Saturation], width: style.Width | float = "column", images: bool = True) -> Page:
+def curves(measured: Mapping[str, Saturation], width: style.Width | float = "column") -> Page:
     """The four curves of one or more networks: the mean over images, and a band of two standard deviations.
 
     The panel of the gradient shows its length over its mean along each image's path, so that networks can be compared.
-    Triangles mark the mean a from which on the output stays at or above 90 % of its way from black to the image.
+    Triangles mark the mean a from which on the output stays at or above 90 % of its way from black to the image. When
+    there is one network, each image's own curve is drawn, thinly.
 
     Args:
         measured: what was measured, by the network's name.
         width: of the figure.
-        images: draw each image's own curve, thinly, when there is one network.
 
     Example:
         >>> import torch
@@ -73,7 +73,7 @@ def curves(measured: Mapping[str, Saturation], width: style.Width | float = "col
         panels = page.subplots(2, 2, sharex=True).ravel()
         for axes, (quantity, title) in zip(panels, _PANELS, strict=True):
             handles = [
-                _draw_curve(axes, one, quantity, number, images and len(measured) == 1)
+                _draw_curve(axes, one, quantity, number, len(measured) == 1)
                 for number, one in enumerate(measured.values())
             ]
             axes.set_title(title, fontsize=style.TEXT, pad=3)
@@ -126,11 +126,10 @@ def _set_heights(axes: Axes, quantity: Quantity) -> None:
         plain_numbers(axes.yaxis)
 
 
-def samples(study: ModelStudy, width: style.Width | float = "column", columns: int = 5) -> Page:
+def samples(study: ModelStudy) -> Page:
     """The sample sheet: every image as the network sees it, with its label and the label's softmax score."""
-    inches = style.width_in_inches(width)
-    columns = max(1, min(columns, len(study.pictures)))
-    side = min((inches - _GAP * (columns + 1)) / columns, 1.0)
+    columns = max(1, min(5, len(study.pictures)))
+    side = min((style.COLUMN_WIDTH - _GAP * (columns + 1)) / columns, 1.0)
     scores = study.measured.probability[:, -1].tolist()
     labels = [
         [*fitted(name, side, style.SMALL, 2).split("\n"), f"{score:.0%}"]
@@ -147,20 +146,11 @@ def samples(study: ModelStudy, width: style.Width | float = "column", columns: i
     return sheet.page
 
 
-def strip(
-    studies: Sequence[ModelStudy], index: int = 0, count: int = 10, width: style.Width | float = "column"
-) -> Page:
-    """One image coming up from black: the image scaled by a, and below it each network's softmax score.
-
-    Args:
-        studies: the networks; the pictures are what the first of them sees.
-        index: which image.
-        count: about how many steps are shown, evenly chosen among those measured.
-        width: of the figure.
-    """
-    inches = style.width_in_inches(width)
+def strip(studies: Sequence[ModelStudy]) -> Page:
+    """The first image coming up from black, as the first network sees it; below it each network's softmax score."""
+    inches, index = style.COLUMN_WIDTH, 0
     alphas = studies[0].measured.alphas.tolist()
-    chosen = _spread_over(alphas, count)
+    chosen = _spread_over(alphas, 10)
     columns = len(chosen) if len(chosen) <= 6 else -(-len(chosen) // 2)
     side = min((inches - _GAP * (columns + 1)) / columns, 1.0)
     header = _LINE * len(studies) + 0.04
@@ -188,20 +178,13 @@ def _spread_over(alphas: Sequence[float], count: int) -> list[int]:
     return sorted({int(np.abs(np.asarray(alphas) - value).argmin()) for value in wanted})
 
 
-def patches(study: ModelStudy, count: int = 2, width: style.Width | float = "column", sharpness: float = 1.0) -> Page:
+def patches(study: ModelStudy, sharpness: float = 1.0) -> Page:
     """Where each method points, side by side: its map with the hottest patches framed, and what is shown of them.
 
     The numbers are softmax scores of the label: for the image, for the image blurred all over, and the insertion score,
-    for the image blurred but for the patches.
-
-    Args:
-        study: one network.
-        count: how many images, from the first on.
-        width: of the figure.
-        sharpness: an exponent of the overlays.
+    for the image blurred but for the patches. `sharpness` is an exponent of the overlays.
     """
-    inches = style.width_in_inches(width)
-    count = min(count, len(study.pictures))
+    inches, count = style.COLUMN_WIDTH, min(2, len(study.pictures))
     columns = 1 + len(study.methods)
     side = (inches - _GAP * (columns + 1)) / columns
     header = 2 * _LINE + 0.06

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from egcam.attribution.options import is_whole
 from egcam.attribution.task import Meter, Progress, Task, chunks
-from egcam.errors import InputError, LayerError, TargetError, near_misses
+from egcam.errors import InputError, LayerError, TargetError, check_known
 from egcam.imageops import by_row, places
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.capture import GradientPass, Probe
@@ -125,8 +125,7 @@ def scales(steps: int = 25, spacing: Spacing = "even", seed: int = 0) -> Tensor:
         >>> len(scales(5, "uniform"))
         7
     """
-    if spacing not in SPACINGS:
-        raise InputError(f"unknown spacing {spacing!r}; {near_misses(str(spacing), SPACINGS)}")
+    check_known(spacing, SPACINGS, "spacing")
     if not is_whole(steps) or steps < 2:
         raise InputError(f"steps must be a whole number of at least 2 (black and the image), not {steps!r}")
     if spacing == "even":

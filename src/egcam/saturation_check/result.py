@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from egcam.errors import InputError, near_misses
+from egcam.errors import check_known
 from egcam.saturation_check import curves
 from egcam.saturation_check.verdict import Verdict
 
@@ -50,8 +50,7 @@ class Saturation:
 
     def curve(self, of: Quantity) -> Tensor:
         """(N, S) one of the measured quantities."""
-        if of not in QUANTITIES:
-            raise InputError(f"unknown quantity {of!r}; {near_misses(str(of), QUANTITIES)}")
+        check_known(of, QUANTITIES, "quantity")
         found: Tensor = getattr(self, of)
         return found
 

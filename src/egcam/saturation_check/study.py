@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from egcam.attribution.explanation import Explanation
 from egcam.drawing.overlays import to_pil
 from egcam.models.classifier import Classifier
-from egcam.models.preprocessing import Preprocessing
 from egcam.progress import Progress
 from egcam.saturation_check.measure import Spacing, normalised_black, saturation
 from egcam.saturation_check.patches import Patches, top_patches
@@ -85,7 +83,6 @@ def study_model(
     classifier: Classifier,
     photographs: Sequence[Photograph],
     *,
-    label: str | None = None,
     layer: str | None = None,
     steps: int = 25,
     target: int | str | None = None,
@@ -101,7 +98,6 @@ def study_model(
     Args:
         classifier: the network, with its preprocessing and class names; black is black before its normalisation.
         photographs: what to measure it on.
-        label: what to call it; its name if not given.
         layer: the layer for curves and maps; None takes the classifier's, or finds one.
         steps: how many values of a.
         target: the label followed; None is the prediction for each photograph.
@@ -144,10 +140,10 @@ def study_model(
         given = {**(options or {}), "layer": measured.layer, "seed": seed, "batch_size": batch_size}
         explanation = classifier.explain(images, name, measured.targets, **classifier.applicable(name, given))
         patches = top_patches(classifier.model, images, explanation, measured.targets, grid=grid, batch_size=batch_size)
-        methods[name] = MethodPatches(explanation, patches, tuple(_pictures(patches.shown, seen)))
+        methods[name] = MethodPatches(explanation, patches, tuple(to_pil(seen.colours(patches.shown))))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))
     return ModelStudy(
-        label or classifier.name,
+        classifier.name,
         classifier.name,
         tuple(one.name for one in photographs),
         tuple(classifier.crop(one.image) for one in photographs),
@@ -155,9 +151,3 @@ def study_model(
         measured,
         methods,
     )
-
-
-def _pictures(images: Tensor, seen: Preprocessing) -> list[Image.Image]:
-    """Normalised images as people see them."""
-    mean, std = (images.new_tensor(value)[:, None, None] for value in (seen.mean, seen.std))
-    return to_pil((images * std + mean).clamp(0, 1))

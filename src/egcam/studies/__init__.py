@@ -12,71 +12,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from egcam.studies.config import StudyError, load_study, read_study
-    from egcam.studies.cost import Estimate, estimate
-    from egcam.studies.datasets import Dataset, Picture, register_dataset, unregister_dataset
-    from egcam.studies.engines import register_engine, unregister_engine
-    from egcam.studies.preset_files import preset, presets
-    from egcam.studies.progress import Status, status
-    from egcam.studies.report.report import write_report
-    from egcam.studies.results import Results
-    from egcam.studies.runner import Watcher, run_study
-    from egcam.studies.specs import Study
-    from egcam.studies.store import Store
+    from egcam.studies.config import StudyError as StudyError
+    from egcam.studies.config import load_study as load_study
+    from egcam.studies.config import read_study as read_study
+    from egcam.studies.cost import Estimate as Estimate
+    from egcam.studies.cost import estimate as estimate
+    from egcam.studies.datasets import Dataset as Dataset
+    from egcam.studies.datasets import Picture as Picture
+    from egcam.studies.datasets import register_dataset as register_dataset
+    from egcam.studies.datasets import unregister_dataset as unregister_dataset
+    from egcam.studies.engines import register_engine as register_engine
+    from egcam.studies.engines import unregister_engine as unregister_engine
+    from egcam.studies.preset_files import preset as preset
+    from egcam.studies.preset_files import presets as presets
+    from egcam.studies.progress import Status as Status
+    from egcam.studies.progress import status as status
+    from egcam.studies.report.report import write_report as write_report
+    from egcam.studies.results import Results as Results
+    from egcam.studies.runner import Watcher as Watcher
+    from egcam.studies.runner import run_study as run_study
+    from egcam.studies.specs import Study as Study
+    from egcam.studies.store import Store as Store
 
-_WHERE = {
-    "Dataset": "datasets",
-    "Estimate": "cost",
-    "Picture": "datasets",
-    "Results": "results",
-    "Status": "progress",
-    "Store": "store",
-    "Study": "specs",
-    "StudyError": "config",
-    "Watcher": "runner",
-    "estimate": "cost",
-    "load_study": "config",
-    "preset": "preset_files",
-    "presets": "preset_files",
-    "read_study": "config",
-    "register_dataset": "datasets",
-    "register_engine": "engines",
-    "run_study": "runner",
-    "status": "progress",
-    "unregister_dataset": "datasets",
-    "unregister_engine": "engines",
-    "write_report": "report.report",
+# What is loaded when it is first asked for, by the module it is in: a worker needs little of it.
+_LATER = {
+    "config": "StudyError load_study read_study",
+    "cost": "Estimate estimate",
+    "datasets": "Dataset Picture register_dataset unregister_dataset",
+    "engines": "register_engine unregister_engine",
+    "preset_files": "preset presets",
+    "progress": "Status status",
+    "report.report": "write_report",
+    "results": "Results",
+    "runner": "Watcher run_study",
+    "specs": "Study",
+    "store": "Store",
 }
-__all__ = [
-    "Dataset",
-    "Estimate",
-    "Picture",
-    "Results",
-    "Status",
-    "Store",
-    "Study",
-    "StudyError",
-    "Watcher",
-    "estimate",
-    "load_study",
-    "preset",
-    "presets",
-    "read_study",
-    "register_dataset",
-    "register_engine",
-    "run_study",
-    "status",
-    "unregister_dataset",
-    "unregister_engine",
-    "write_report",
-]
+_MODULES = {name: module for module, names in _LATER.items() for name in names.split()}
+
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is: a worker needs little of it."""
-    if name not in _WHERE:
+    """Load what is asked for the first time."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'egcam.studies' has no attribute {name!r}")
-    return getattr(import_module(f"egcam.studies.{_WHERE[name]}"), name)
+    return getattr(import_module(f"egcam.studies.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -85,8 +85,7 @@ def prepared(picture: Picture, preprocessing: Preprocessing, size: int | None = 
             f"{picture.image.height} high and {picture.image.width} wide"
         )
     # With the same operations as the image, so that no rounding of sizes or corners can shift the two.
-    plain = replace(seen, interpolation="nearest", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return image, plain(Image.fromarray(picture.mask.astype(np.uint8) * 255))[0] > 0.5
+    return image, seen.of_masks(Image.fromarray(picture.mask.astype(np.uint8) * 255))[0] > 0.5
 
 
 def reference_pool(

@@ -28,9 +28,9 @@ from egcam.studies.inputs import StoredInput
 from egcam.studies.locks import Shard, guarded, locked
 from egcam.studies.manifest import Manifest
 from egcam.studies.records import Floats, Outcome, Unit
-from egcam.studies.storage import Folder, StoreError, StoreWarning
-
-__all__ = ["Store", "StoreError", "StoreWarning"]
+from egcam.studies.storage import Folder
+from egcam.studies.storage import StoreError as StoreError
+from egcam.studies.storage import StoreWarning as StoreWarning
 
 MANIFEST = "manifest.json"
 PARTS = "parts"

@@ -14,5 +14,3 @@ from egcam.targets.heads import Head as Head
 from egcam.targets.masks import Mask as Mask
 from egcam.targets.masks import Pixel as Pixel
 from egcam.targets.similarity import Similarity as Similarity
-
-__all__ = ["Box", "Class", "Contrast", "Head", "ImageTarget", "Mask", "Pixel", "Similarity"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from egcam.errors import TargetError, near_misses
+from egcam.errors import TargetError, check_known
 from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import ImageTarget, Setting, image_part, is_by_image
+from egcam.models.image_targets import InSetting, image_part, is_by_image
 from egcam.models.nested import tensors_in
 
 Layout: TypeAlias = Literal["yolov5", "yolov8", "xyxy"]
@@ -35,7 +35,7 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class Box(ImageTarget):
+class Box(InSetting):
     """An object of a detector: the score of the found box that overlaps most with it.
 
     The detector's boxes change from sample to sample, so each sample is searched: of the boxes of the label with
@@ -82,8 +82,8 @@ class Box(ImageTarget):
         object.__setattr__(self, "label", None if self.label is None else as_label(self.label))
         if not 0 < self.iou <= 1:
             raise TargetError(f"iou is above 0 and at most 1, not {self.iou}")
-        if self.layout is not None and self.layout not in get_args(Layout):
-            raise TargetError(f"unknown layout {self.layout!r}; {near_misses(str(self.layout), get_args(Layout))}")
+        if self.layout is not None:
+            check_known(self.layout, get_args(Layout), "layout", TargetError)
 
     def __call__(self, output: Any) -> Tensor:
         """The score of the matching box in one image's output, or 0."""
@@ -124,11 +124,6 @@ class Box(ImageTarget):
             f"no box that the model finds matches {self.description} (IoU of at least {self.iou:g}"
             f"{'' if self.label is None else ' and its label'}), so its score is 0"
         )
-
-    def settled(self, setting: Setting) -> Self:
-        """With the explainer's names and the images' size."""
-        names = setting.classes if self.classes is None else self.classes
-        return replace(self, classes=names, size=setting.size or self.size)
 
     def _found(self, output: Any) -> Found:
         if isinstance(output, Mapping):

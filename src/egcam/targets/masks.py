@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import TargetError, near_misses
+from egcam.errors import TargetError
 from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import TENSOR_KEYS, ImageTarget, Score, Setting
-from egcam.models.nested import tensors_in
-from egcam.models.targets import SCORES, class_count, class_score
+from egcam.models.image_targets import TENSOR_KEYS, InSetting, Score
+from egcam.models.nested import named_or_only
+from egcam.models.targets import check_score, class_count, class_score
 
 
 @dataclass(frozen=True, eq=False)
-class Mask(ImageTarget):
+class Mask(InSetting):
     """A class of a segmentation inside a mask: the mean of its score over the mask's pixels.
 
     The output may be (classes, h, w), also as "out" or "logits" of a dictionary. One that is smaller than the mask is
@@ -45,7 +45,7 @@ class Mask(ImageTarget):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", as_label(self.label))
-        _check_score(self.score)
+        check_score(self.score)
         if self.mask is not None:
             object.__setattr__(self, "mask", _as_mask(self.mask))
 
@@ -68,13 +68,9 @@ class Mask(ImageTarget):
         where = "everywhere" if self.mask is None else f"in {int(self.mask.sum())} pixels"
         return f"{named(self.label, self.classes)} {where}"
 
-    def settled(self, setting: Setting) -> Self:
-        """With the explainer's names and score and the images' size."""
-        return replace(self, **_known(self, setting))
-
 
 @dataclass(frozen=True, eq=False)
-class Pixel(ImageTarget):
+class Pixel(InSetting):
     """A class of a segmentation at one pixel of the image.
 
     An output that is smaller than the image is enlarged to it, as for `Mask`.
@@ -101,7 +97,7 @@ class Pixel(ImageTarget):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", as_label(self.label))
-        _check_score(self.score)
+        check_score(self.score)
 
     def __call__(self, output: Any) -> Tensor:
         """The class's score at the pixel, in one image's output."""
@@ -118,18 +114,6 @@ class Pixel(ImageTarget):
         """The class, and where."""
         return f"{named(self.label, self.classes)} at row {self.row}, column {self.column}"
 
-    def settled(self, setting: Setting) -> Self:
-        """With the explainer's names and score and the images' size."""
-        return replace(self, **_known(self, setting))
-
-
-def _known(target: Mask | Pixel, setting: Setting) -> dict[str, Any]:
-    return {
-        "score": target.score or setting.score,
-        "classes": setting.classes if target.classes is None else target.classes,
-        "size": setting.size or target.size,
-    }
-
 
 def _class_map(output: Any, target: Mask | Pixel, size: tuple[int, int] | None) -> Tensor:
     """(H, W) the class's score at each pixel of an image of this size; None is the output's own size."""
@@ -144,18 +128,7 @@ def _class_map(output: Any, target: Mask | Pixel, size: tuple[int, int] | None) 
 
 def segmentation_in(output: Any) -> Tensor:
     """(classes, h, w) the class scores in one image's output: by their name, else the only map there is."""
-    if isinstance(output, Mapping):
-        for key in TENSOR_KEYS:
-            if isinstance(output.get(key), Tensor) and _is_map(output[key]):
-                return output[key]  # type: ignore[no-any-return]
-    maps = [tensor for tensor in tensors_in(output) if _is_map(tensor)]
-    if len(maps) == 1:
-        return maps[0]
-    shapes = [tuple(tensor.shape) for tensor in tensors_in(output)]
-    raise TargetError(
-        f"which part of the model's output is the segmentation (classes, height, width) is unclear (of one image it is "
-        f"{shapes}); say so with egcam.targets.Head(name, egcam.targets.Mask(…))"
-    )
+    return named_or_only(output, TENSOR_KEYS, _is_map, "the segmentation (classes, height, width)", "Mask")
 
 
 def _is_map(tensor: Tensor) -> bool:
@@ -174,8 +147,3 @@ def _as_mask(mask: Any) -> Tensor:
     if not bool(made.any()):
         raise TargetError("the mask is empty: there is no pixel to explain")
     return made
-
-
-def _check_score(score: Any) -> None:
-    if score is not None and score not in SCORES:
-        raise TargetError(f"unknown score {score!r}; {near_misses(str(score), SCORES)}")

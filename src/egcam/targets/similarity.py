@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from egcam.errors import TargetError, near_misses
+from egcam.errors import TargetError, check_known
 from egcam.models.image_targets import ImageTarget, Setting
-from egcam.models.nested import tensors_in
+from egcam.models.nested import named_or_only
 
 Measure: TypeAlias = Literal["cosine", "dot"]
 
@@ -43,8 +43,7 @@ class Similarity(ImageTarget):
     encode: Callable[[str], Tensor] | None = None
 
     def __post_init__(self) -> None:
-        if self.by not in ("cosine", "dot"):
-            raise TargetError(f"unknown similarity {self.by!r}; {near_misses(str(self.by), ('cosine', 'dot'))}")
+        check_known(self.by, get_args(Measure), "similarity", TargetError)
         if isinstance(self.to, str):
             if self.encode is None:
                 raise TargetError(
@@ -111,18 +110,7 @@ def _is_readable(tensor: Tensor) -> bool:
 
 def _embedding_in(output: Any) -> Tensor:
     """(D,) the embedding in one image's output: by its name, else the only vector there is."""
-    if isinstance(output, Mapping):
-        for key in _EMBEDDING_KEYS:
-            if isinstance(output.get(key), Tensor) and _is_vector(output[key]):
-                return output[key].flatten()  # type: ignore[no-any-return]
-    vectors = [tensor for tensor in tensors_in(output) if _is_vector(tensor)]
-    if len(vectors) == 1:
-        return vectors[0].flatten()
-    shapes = [tuple(tensor.shape) for tensor in tensors_in(output)]
-    raise TargetError(
-        f"which part of the model's output is the embedding is unclear (of one image it is {shapes}); say so with "
-        "egcam.targets.Head(name, egcam.targets.Similarity(…))"
-    )
+    return named_or_only(output, _EMBEDDING_KEYS, _is_vector, "the embedding", "Similarity").flatten()
 
 
 def _is_vector(tensor: Tensor) -> bool:

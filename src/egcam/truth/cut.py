@@ -18,13 +18,17 @@ class _Seen(BaseException):
         self.output = output
 
 
-class Front(nn.Module):
-    """What the layer outputs for images, of any size that the layers up to it take."""
+class _Half(nn.Module):
+    """A network and the name of the layer it is cut after."""
 
     def __init__(self, model: nn.Module, layer: str) -> None:
         super().__init__()
         self.model = model
         self.layer = layer
+
+
+class Front(_Half):
+    """What the layer outputs for images, of any size that the layers up to it take."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, K, h, w)."""
@@ -48,13 +52,8 @@ class Front(nn.Module):
         return found
 
 
-class Tail(nn.Module):
+class Tail(_Half):
     """The network's output for images, when the layer outputs other activations."""
-
-    def __init__(self, model: nn.Module, layer: str) -> None:
-        super().__init__()
-        self.model = model
-        self.layer = layer
 
     def forward(self, images: Tensor, activations: Tensor) -> Any:
         """The model's own output; gradients flow into the activations alone."""

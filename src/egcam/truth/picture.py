@@ -9,7 +9,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from egcam.drawing import text_layout
 from egcam.drawing.overlays import as_map
 from egcam.figures import style
 from egcam.figures.pictures import as_rgb, draw_coarse, draw_color_bar, draw_picture
@@ -31,11 +30,7 @@ def truth_picture(examples: Mapping[str, tuple[Trial, Mapping[str, Tensor]]], me
         2 * MARGIN + _NAMES + columns * (_TILE + GAP), MARGIN + _HEADER + len(examples) * (_TILE + GAP) + _FOOT
     )
     for place, name in enumerate(("image", "truth", *methods)):
-        title = style.label(name) if place > 1 else name
-        ours = place > 1 and style.color(name) == style.EMPHASIS
-        text = text_layout.fitted(title, _TILE, style.SMALL, lines=2, bold=ours)
-        color = style.EMPHASIS if ours else style.INK
-        sheet.write(text, _left(place) + _TILE / 2, MARGIN + _HEADER - 0.04, down="bottom", bold=ours, color=color)
+        sheet.name_method(name, _left(place) + _TILE / 2, MARGIN + _HEADER - 0.04, _TILE)
     for row, (test, (trial, maps)) in enumerate(examples.items()):
         top = MARGIN + _HEADER + row * (_TILE + GAP)
         sheet.write(test, MARGIN, top + _TILE / 2, size=style.TEXT, across="left", down="center")

@@ -236,9 +236,9 @@ def _save(network: nn.Module, file: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def recognised(network: nn.Module, count: int, seed: int = 0, background: Background = "both") -> Shapes:
+def recognised(network: nn.Module, count: int, seed: int = 0) -> Shapes:
     """Shapes that the network gets right, its surest of twice as many that were drawn, classes in turn."""
-    drawn = draw_shapes(2 * count + SHAPES, seed, background)
+    drawn = draw_shapes(2 * count + SHAPES, seed)
     with torch.no_grad():
         sure = network(drawn.images).softmax(1)
     own = sure.gather(1, drawn.labels[:, None])[:, 0]

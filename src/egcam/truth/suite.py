@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from egcam.attribution.registry import is_control, method, records, usual_methods
 from egcam.errors import EgcamError, MethodError
 from egcam.evaluation.comparable import Values
-from egcam.evaluation.controls import shown_ahead
+from egcam.evaluation.controls import not_ahead
 from egcam.evaluation.printing import NO_BETTER
 from egcam.metrics.cell_shapley import cell_agreement, cell_shapley
 from egcam.pages.tables import Cell, Column, Mark, TextTable, as_markdown, as_rich
@@ -74,13 +74,7 @@ class TruthTable:
     def not_ahead(self, test: str) -> frozenset[str]:
         """The methods that are not shown to be better than every control."""
         known = {name: self.scores[name, test] for name in self.methods if isfinite(self.mean(name, test))}
-        controls = [name for name in known if is_control(name)]
-        return frozenset(
-            name
-            for name in known
-            if name not in controls
-            and not all(shown_ahead(known[name], known[other], self.tests[test] == "higher") for other in controls)
-        )
+        return not_ahead(known, self.tests[test] == "higher")
 
     def as_text_table(self, digits: int = 3) -> TextTable:
         """Methods by tests: the best method of each is marked, and what does not beat the controls has a sign."""

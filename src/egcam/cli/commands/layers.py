@@ -25,7 +25,7 @@ def layers(
 
     from egcam.evaluation.layers import candidate_layers
     from egcam.models import zoo
-    from egcam.models.layers import last_spatial_layer, inner_layer
+    from egcam.models.layers import inner_layer, last_spatial_layer
     from egcam.models.trace import dry_run
 
     classifier = zoo.load(model, weights=weights if weights is not None else _weights_needed(model))

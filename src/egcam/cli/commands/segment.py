@@ -22,17 +22,7 @@ def segment(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="One of torchvision's segmenters, or your own: path/to/file.py:function. Default: "
-            "lraspp_mobilenet_v3_large.",
-            show_default=False,
-        ),
-    ] = None,
+    model: opt.Segmenter = None,
     method: opt.Method = opt.DEFAULT_METHOD,
     most: opt.Most = 5,
     out: opt.Out = opt.OUT,
@@ -45,18 +35,14 @@ def segment(
     explains the mean score of the class over its pixels.
     """
     from egcam.cli.found_objects import explain_found
-    from egcam.cli.inputs import check_method, read_classes, read_target
-    from egcam.models.place_zoo import load
+    from egcam.cli.inputs import read_target
     from egcam.photos.objects import segmented
 
-    check_method(method)
-    given.check()
-    network = load("segmentation", model, given.weights, given.device, read_classes(given.classes))
     labels = [label for name in wanted or [] if (label := read_target(name)) is not None]
     return explain_found(
         images,
-        network,
         "segmentation",
+        model,
         lambda fitted, image: segmented(fitted, image, labels, most),
         f"no pixel is classified as {' or '.join(wanted)}" if wanted else "only background is found",
         method,

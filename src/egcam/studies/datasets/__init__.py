@@ -9,36 +9,21 @@ import pkgutil
 from importlib import import_module
 from pathlib import Path
 
-from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
-from egcam.studies.datasets.file_dataset import Entry, FileDataset
-from egcam.studies.datasets.registry import (
-    files_of,
-    kind_of,
-    kinds,
-    options_of,
-    read_options,
-    register_dataset,
-    unregister_dataset,
-)
+from egcam.studies.datasets.dataset import DataError as DataError
+from egcam.studies.datasets.dataset import Dataset as Dataset
+from egcam.studies.datasets.dataset import Mask as Mask
+from egcam.studies.datasets.dataset import Picture as Picture
+from egcam.studies.datasets.file_dataset import Entry as Entry
+from egcam.studies.datasets.file_dataset import FileDataset as FileDataset
+from egcam.studies.datasets.registry import files_of as files_of
+from egcam.studies.datasets.registry import kind_of as kind_of
+from egcam.studies.datasets.registry import kinds as kinds
+from egcam.studies.datasets.registry import options_of as options_of
+from egcam.studies.datasets.registry import read_options as read_options
+from egcam.studies.datasets.registry import register_dataset as register_dataset
+from egcam.studies.datasets.registry import unregister_dataset as unregister_dataset
 from egcam.studies.datasets.subset import take
 from egcam.studies.specs import DataSpec
-
-__all__ = [
-    "DataError",
-    "Dataset",
-    "Entry",
-    "FileDataset",
-    "Mask",
-    "Picture",
-    "files_of",
-    "kind_of",
-    "kinds",
-    "open_dataset",
-    "options_of",
-    "read_options",
-    "register_dataset",
-    "unregister_dataset",
-]
 
 # All modules here, so that a data set is known by lying in this folder.
 for _module in pkgutil.iter_modules(__path__):

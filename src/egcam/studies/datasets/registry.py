@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_type_hints
 
-from egcam.errors import near_misses, require
+from egcam.errors import check_known, near_misses, require
 from egcam.studies.datasets.dataset import DataError, Dataset
 
 Opener: TypeAlias = Callable[..., Dataset]
@@ -98,8 +98,7 @@ def kinds() -> list[str]:
 
 def kind_of(name: str) -> Kind:
     """What is known of a kind of data; an error with the near misses if there is none."""
-    if name not in _kinds:
-        raise DataError(f"unknown kind of data {name!r}; {near_misses(str(name), _kinds)}")
+    check_known(name, _kinds, "kind of data", DataError)
     return _kinds[name]
 
 

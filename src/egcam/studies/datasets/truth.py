@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from egcam.errors import near_misses
+from egcam.errors import check_known
 from egcam.studies.datasets.dataset import DataError, Dataset, Picture
 from egcam.studies.datasets.registry import register_dataset
 from egcam.truth import networks
@@ -58,8 +58,7 @@ class KnownAnswers(Dataset):
 @register_dataset("truth", title="tests with a known answer")
 def open_truth(*, test: Test, count: int = 60, draw: int = 0) -> Dataset:
     """`count` images of a test, the same for the same `draw`; "patch" has those of them that the patch decides."""
-    if test not in TESTS:
-        raise DataError(f"unknown test {test!r}; {near_misses(test, TESTS)}")
+    check_known(test, TESTS, "test", DataError)
     if count < 1:
         raise DataError(f"count = {count}: a test needs at least one image")
     network = networks.trained()

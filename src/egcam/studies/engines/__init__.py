@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from egcam.errors import EgcamError, near_misses
-from egcam.studies.engines.base import Engine, Job, Shard
+from egcam.errors import EgcamError, check_known
+from egcam.studies.engines.base import Engine as Engine
+from egcam.studies.engines.base import Job as Job
+from egcam.studies.engines.base import Shard as Shard
 
 EngineFactory: TypeAlias = Callable[..., Engine]
-__all__ = ["Engine", "Job", "Shard", "engines", "make_engine", "register_engine", "unregister_engine"]
 
 
 def _local(workers: int | None, address: str | None) -> Engine:
@@ -83,6 +84,5 @@ def make_engine(name: str, *, workers: int | None = None, address: str | None = 
 
 
 def _factory(name: str) -> EngineFactory:
-    if name not in _factories:
-        raise EgcamError(f"unknown engine {name!r}; {near_misses(name, _factories)}")
+    check_known(name, _factories, "engine", EgcamError)
     return _factories[name]

@@ -16,7 +16,7 @@ from egcam.studies.datasets import Dataset
 from egcam.studies.geometry import prepared, reference_pool
 from support.data_sets import opened
 
-DATA = Path(os.environ.get("EGCAM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+DATA = Path(os.environ.get("EGCAM_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
