@@ -82,7 +82,7 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
     numbers = {name: number for number, name in enumerate(dict.fromkeys(name for own in images for name in own))}
     total, times = np.zeros((len(methods), len(numbers))), np.zeros(len(numbers))
     # The draws of the bootstrap go by the order in which images first have a place.
-    order: list[Whole] = []
+    appeared: list[Whole] = []
     counted: list[str] = []
     for table, own in zip(tables, images, strict=True):
         columns = np.array([numbers[name] for name in own], np.int64)
@@ -91,13 +91,13 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
             complete = np.isfinite(places[0])
             counted += [name] * bool(complete.any())
             chosen = columns[complete]
-            order.append(chosen[times[chosen] == 0])
+            appeared.append(chosen[times[chosen] == 0])
             # Places are whole or half: their sums are exact, whatever the order.
             total[:, chosen] += places[:, complete]
             times[chosen] += 1
     if not times.any():
         return None
-    seen = np.concatenate(order)
+    seen = np.concatenate(appeared)
     ranks = np.ascontiguousarray(total[:, seen] / times[seen])
     mean = ranks.mean(1)
     low, high = intervals(ranks.T, level, resamples, seed)

@@ -61,7 +61,7 @@ class Coded:
         """A column of these things, None where there is none."""
         known: dict[Any, int] = {}
         codes = [-1 if thing is None else known.setdefault(thing, len(known)) for thing in things]
-        return cls(np.array(codes, _smallest(len(known))), tuple(known))
+        return cls(np.array(codes, smallest(len(known))), tuple(known))
 
     @classmethod
     def joined(cls, columns: Sequence[Coded]) -> Coded:
@@ -85,7 +85,7 @@ class Coded:
         """(N,) the place of each row's thing among other names; -1 where it is not among them, or there is none."""
         places = {name: place for place, name in enumerate(names)}
         found = [places.get(name, -1) for name in (*self.names, None)]
-        return np.array(found, _smallest(len(places)))[self.codes]
+        return np.array(found, smallest(len(places)))[self.codes]
 
     def renamed(self, name: Callable[[Any], Any]) -> Coded:
         """The same rows by other names."""
@@ -117,14 +117,15 @@ class Scores(Sequence[Score]):
             return rows
         columns = tuple(zip(*rows, strict=True)) or ((),) * len(Score._fields)
         *keys, value, seconds, cause = columns
-        numbers = (np.array(column, np.float64) for column in (value, seconds))
-        return cls(*map(Coded.of, keys), *numbers, Coded.of(cause))
+        model, image, method, metric = map(Coded.of, keys)
+        return cls(model, image, method, metric, np.array(value, float), np.array(seconds, float), Coded.of(cause))
 
     @classmethod
     def joined(cls, several: Sequence[Scores]) -> Scores:
         """One after the other."""
-        columns = zip(*(one.columns for one in several), strict=True)
-        return cls(*(Coded.joined(some) if isinstance(some[0], Coded) else np.concatenate(some) for some in columns))
+        columns: Any = zip(*(one.columns for one in several), strict=True)
+        joined: Any = (Coded.joined(some) if isinstance(some[0], Coded) else np.concatenate(some) for some in columns)
+        return cls(*joined)
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -151,6 +152,6 @@ class Scores(Sequence[Score]):
             yield from map(Score, *(one.listed() if isinstance(one, Coded) else one.tolist() for one in some))
 
 
-def _smallest(count: int) -> np.dtype[Any]:
+def smallest(count: int) -> np.dtype[Any]:
     """The smallest whole numbers that hold -1 and so many places."""
     return np.min_scalar_type(-max(1, count))
