@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,9 @@ class Outcomes:
         return len(self.image)
 
     def __getitem__(self, place: int) -> Outcome:
-        return next(iter(self.where(np.arange(len(self)) == place)))
+        start, end = self.begins[place : place + 2]
+        own = self._some(slice(place, place + 1), np.array([0, end - start]), self.scores[start:end])
+        return next(iter(own))
 
     def __iter__(self) -> Iterator[Outcome]:
         """One after the other, as objects: some kilobytes each."""
@@ -71,8 +74,9 @@ class Outcomes:
         if chosen.all():
             return self
         lengths = np.diff(self.begins)
-        return Outcomes(
-            *(getattr(self, name)[chosen] for name in list(Outcomes.__dataclass_fields__)[:-2]),
-            begins=np.concatenate(([0], np.cumsum(lengths[chosen]))),
-            scores=self.scores[np.repeat(chosen, lengths)],
-        )
+        begins = np.concatenate(([0], np.cumsum(lengths[chosen])))
+        return self._some(chosen, begins, self.scores[np.repeat(chosen, lengths)])
+
+    def _some(self, rows: Any, begins: Whole, scores: Scores) -> Outcomes:
+        columns = [one.name for one in fields(self) if one.name not in ("begins", "scores")]
+        return Outcomes(**{name: getattr(self, name)[rows] for name in columns}, begins=begins, scores=scores)

@@ -182,9 +182,10 @@ def outcomes(table: Any) -> Outcomes:
         seconds[is_score],
         texts["cause"][is_score],
     )
-    of_units = {name: column[begins] for name, column in texts.items()}
-    numbers = {name: table[name].take(begins).to_numpy() for name in ("image", "target", "prediction")}
-    return Outcomes(**of_units, **numbers, seconds=seconds[begins], begins=before[np.append(begins, len(table))], scores=scores)
+    of_units: dict[str, Any] = {name: column[begins] for name, column in texts.items()}
+    of_units |= {name: table[name].take(begins).to_numpy() for name in ("image", "target", "prediction")}
+    of_units |= {"seconds": seconds[begins], "begins": before[np.append(begins, len(table))]}
+    return Outcomes(**of_units, scores=scores)
 
 
 def beginnings(table: Any) -> Any:
