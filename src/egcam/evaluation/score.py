@@ -123,9 +123,7 @@ class Scores(Sequence[Score]):
     @classmethod
     def joined(cls, several: Sequence[Scores]) -> Scores:
         """One after the other."""
-        columns: Any = zip(*(one.columns for one in several), strict=True)
-        joined: Any = (Coded.joined(some) if isinstance(some[0], Coded) else np.concatenate(some) for some in columns)
-        return cls(*joined)
+        return cls(*map(joined, zip(*(one.columns for one in several), strict=True)))
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -150,6 +148,11 @@ class Scores(Sequence[Score]):
         for start in range(0, len(self), _AT_ONCE):
             some = self[start : start + _AT_ONCE].columns
             yield from map(Score, *(one.listed() if isinstance(one, Coded) else one.tolist() for one in some))
+
+
+def joined(columns: Sequence[Any]) -> Any:
+    """The rows of several columns of a kind, one column after the other."""
+    return Coded.joined(columns) if isinstance(columns[0], Coded) else np.concatenate(columns)
 
 
 def smallest(count: int) -> np.dtype[Any]:

@@ -48,6 +48,8 @@ class Table:
     metrics: tuple[str, ...]
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
     maps: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    # By metric, what `egcam.evaluation.controls` found: a report asks for it in each of its forms.
+    weak: dict[str, frozenset[str]] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,7 @@ def outcomes(table: Any) -> Outcomes:
     )
     of_units: dict[str, Any] = {name: column[begins] for name, column in texts.items()}
     of_units |= {name: table[name].take(begins).to_numpy() for name in ("image", "target", "prediction")}
+    of_units["has_map"] = table["shape"].take(begins).is_valid().to_numpy()
     of_units |= {"seconds": seconds[begins], "begins": before[np.append(begins, len(table))]}
     return Outcomes(**of_units, scores=scores)
 
@@ -210,9 +212,11 @@ def inputs(table: Any) -> list[StoredInput]:
 
 
 def curves(table: Any) -> Iterator[Floats]:
-    """The curve of each row, from the column "curve"."""
-    for one in table["curve"]:
-        yield np.array(one.values.to_numpy(), np.float32)
+    """The curve of each row, from the column "curve"; all are pieces of one array."""
+    lists = table["curve"].combine_chunks()
+    values = lists.values.to_numpy()
+    for start, end in pairwise(lists.offsets.to_numpy().tolist()):
+        yield values[start:end]
 
 
 def maps(table: Any) -> Iterator[Floats]:

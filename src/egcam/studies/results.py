@@ -113,9 +113,7 @@ class Results:
     @cached_property
     def whole(self) -> Chosen:
         """(U,) whether each outcome has all metrics; one from before the study grew lacks some."""
-        has = self.done.scores.metric.placed(self._each) >= 0
-        counts = np.concatenate(([0], np.cumsum(has)))[self.done.begins]
-        return np.asarray(np.diff(counts) >= len(self._each))
+        return np.asarray(self.done.held(self._each) >= len(self._each))
 
     @cached_property
     def _each(self) -> frozenset[str]:

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from egcam.errors import require
-from egcam.evaluation.score import Coded
+from egcam.evaluation.comparable import Chosen
+from egcam.evaluation.score import Coded, Whole, joined
 from egcam.progress import Progress, part_of
 from egcam.studies import parquet
 from egcam.studies.columns import Outcomes
@@ -39,6 +40,8 @@ MANIFEST = "manifest.json"
 PARTS = "parts"
 DAMAGED = "parts/damaged"
 _READ_AT_ONCE = 16
+
+Made = TypeVar("Made")
 
 
 class Store:
@@ -131,14 +134,12 @@ class Store:
             needs: the names of the metrics an outcome must hold.
             maps: whether it must hold a map, unless it failed.
         """
-        table = self._table(())
-        needs = set(needs)
-        of_units = table.take(parquet.beginnings(table))
-        has_failed = of_units["cause"].is_valid().to_numpy()
-        held = _held(table, needs) == len(needs)
-        held &= has_failed | of_units["shape"].is_valid().to_numpy() if maps else True
-        held &= True if failed else ~has_failed
-        return {unit for unit, holds in zip(parquet.units(of_units), held, strict=True) if holds}
+        found, needs = self.columns(), set(needs)
+        has_failed = found.cause.codes >= 0
+        holds = found.held(needs) == len(needs)
+        holds &= has_failed | found.has_map if maps else True
+        holds &= True if failed else ~has_failed
+        return set(found.where(holds).units)
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes, each unit's once, without curves, maps and pictures.
@@ -150,7 +151,12 @@ class Store:
 
     def columns(self, progress: Progress | None = None) -> Outcomes:
         """The same in columns: twenty times as many fit into memory."""
-        return parquet.outcomes(self._table(parquet.OUTCOME, progress=progress))
+        parts = self._parts(parquet.OUTCOME, parquet.outcomes, progress)
+        model, method = (joined([getattr(part, name) for part in parts]) for name in ("model", "method"))
+        image, has_map = (joined([getattr(part, name) for part in parts]) for name in ("image", "has_map"))
+        has_failed = joined([part.cause.codes >= 0 for part in parts])
+        held = joined([part.held(self.manifest.metrics) for part in parts])
+        return Outcomes.gathered(parts, self._chosen(model, method, image, held, has_failed, has_map))
 
     def errors(self) -> dict[Unit, str]:
         """Why units failed."""
@@ -205,66 +211,68 @@ class Store:
             return None
         return Manifest.from_json(text, f"{self.folder.rstrip('/')}/{MANIFEST}")
 
-    def _table(
-        self,
-        columns: Iterable[str],
-        holding: str | None = None,
-        metric: str | None = None,
-        progress: Progress | None = None,
-        **only: Collection[Any],
-    ) -> Any:
-        """The long table of all sound parts: each unit's rows once, in the order of the study.
+    def _table(self, columns: Iterable[str], holding: str, metric: str | None = None, **only: Collection[Any]) -> Any:
+        """The rows of all units that count, in the order of the study, where they hold something.
 
         Args:
             columns: what to read besides the keys.
-            holding: keep only the rows of units that have something in this column; of a metric, where one is given.
-            metric: which.
-            progress: called with the share of the parts that are read.
-            only: keep units of these models, methods or images.
+            holding: in which column.
+            metric: the rows are those of units; with a metric, of their scores by it.
+            only: of these models, methods or images.
         """
-        require("pyarrow", "study", "a study's results")
         import pyarrow as pa
 
+        def trimmed(table: Any) -> Any:
+            """What of a part is needed, so that not all of all parts is in memory at once."""
+            chosen = np.ones(len(table), bool)
+            for name, values in only.items():
+                chosen &= _among(table[name], values)
+            table = table.filter(chosen)
+            held = np.zeros(len(table), np.int16)
+            held[parquet.beginnings(table)] = _held(table, self.manifest.metrics)
+            is_needed = table["metric"].is_null().to_numpy() | _among(table["metric"], [metric])
+            return table.append_column("held", pa.array(held)).filter(is_needed)
+
+        table = pa.concat_tables(self._parts(columns, trimmed)).unify_dictionaries()
+        begins = parquet.beginnings(table)
+        of_units = table.take(begins)
+        chosen = self._chosen(
+            parquet.coded(of_units["model"]),
+            parquet.coded(of_units["method"]),
+            of_units["image"].to_numpy(),
+            of_units["held"].to_numpy(),
+            of_units["cause"].is_valid().to_numpy(),
+            of_units["shape"].is_valid().to_numpy(),
+        )
+        holds = table[holding].is_valid().to_numpy()
+        if metric is None:
+            rows = begins[chosen]
+            return table.take(rows[holds[rows]])
+        # A unit's row is followed by that of its score, where there is one.
+        rows = begins[chosen] + 1
+        is_score = np.append(table["metric"].is_valid().to_numpy() & holds, False)
+        return table.take(rows[is_score[rows]])
+
+    def _parts(
+        self, columns: Iterable[str], made: Callable[[Any], Made], progress: Progress | None = None
+    ) -> list[Made]:
+        """What is made of the table of each sound part, with the numbers that images have by now."""
+        require("pyarrow", "study", "a study's results")
         wanted = list(dict.fromkeys((*parquet.KEYS, *columns)))
         identities = self.manifest.identities
         numbers = {parquet.as_text(name): number for number, name in reversed([*enumerate(self.manifest.data.names)])}
 
-        def read(name: str) -> Any:
+        def read(name: str) -> str | Made:
             table = self._read_part(name, identities, wanted)
-            return table if isinstance(table, str) else trimmed(table)
-
-        def trimmed(table: Any) -> Any:
-            """What of a part is needed, so that not all of all parts is in memory at once."""
-            table = self._weighed(_numbered(table, numbers, only))
-            if holding is None:
-                return table
-            kept = table["metric"].is_null().to_numpy()
-            return table.filter(kept if metric is None else kept | _among(table["metric"], [metric]))
+            return table if isinstance(table, str) else made(_numbered(table, numbers))
 
         found = self._map(read, self._part_names(), progress)
-        faults = [one for one in found if isinstance(one, str)]
-        self._warn("damaged parts were left out, their units count as not done", faults)
+        self._warn(
+            "damaged parts were left out, their units count as not done", [one for one in found if isinstance(one, str)]
+        )
         # An empty part has all columns, also where nothing else was read.
         nothing = parquet.decode(parquet.encode((), self.manifest.identity), identities, wanted, self.folder)
-        sound = [trimmed(nothing), *(one for one in found if not isinstance(one, str))]
-        table = pa.concat_tables(sound).unify_dictionaries()
-        rows = self._rows(table)
-        # Each column is let go once it is in order: there is never twice the table.
-        unordered = dict(zip(table.column_names, table.columns, strict=True))
-        del table, found, sound
-        table = pa.table({name: unordered.pop(name).take(rows) for name in list(unordered)})
-        if holding is None:
-            return table
-        is_unit = table["metric"].is_null().to_numpy()
-        return table.filter(table[holding].is_valid().to_numpy() & (is_unit if metric is None else ~is_unit))
-
-    def _weighed(self, table: Any) -> Any:
-        """The table with how many of the study's metrics each outcome has a score for, in the row of its unit."""
-        import pyarrow as pa
-
-        held = np.zeros(len(table), np.int16)
-        held[parquet.beginnings(table)] = _held(table, set(self.manifest.metrics))
-        return table.append_column("held", pa.array(held))
+        return [made(nothing), *(one for one in found if not isinstance(one, str))]
 
     def _part_names(self) -> list[str]:
         names = [name for name in self._folder.names(PARTS) if name.endswith(".parquet")]
@@ -309,43 +317,26 @@ class Store:
                 part_of(progress, 0.0, 1.0)(len(found) / len(names))
             return found
 
-    def _rows(self, table: Any) -> Any:
-        """The numbers of the rows of the outcomes that count, in the order of the study."""
-        begins = parquet.beginnings(table)
-        lengths = np.diff(begins, append=len(table))
-        of_units = table.take(begins)
-        model = _ranks(parquet.coded(of_units["model"]), list(self.manifest.models))
-        method = _ranks(parquet.coded(of_units["method"]), self.manifest.methods)
-        image = of_units["image"].to_numpy()
-        failed, mapless = of_units["cause"].is_valid().to_numpy(), of_units["shape"].is_null().to_numpy()
-        held = of_units["held"].to_numpy()
-        order = np.lexsort((np.arange(len(begins)), mapless, failed, -held, method, image, model))
-        keys = np.stack((model, image, method))[:, order]
+    def _chosen(self, model: Coded, method: Coded, image: Whole, held: Whole, failed: Chosen, has_map: Chosen) -> Whole:
+        """The places of the outcomes that count among all there are, (U,) each, in the order of the study."""
+        of_model, of_method = _ranks(model, list(self.manifest.models)), _ranks(method, self.manifest.methods)
+        order = np.lexsort((np.arange(len(image)), ~has_map, failed, -held, of_method, image, of_model))
+        keys = np.stack((of_model, image, of_method))[:, order]
         is_first = np.ones(len(order), bool)
         is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
-        kept = order[is_first]
-        # Each kept outcome's rows: where it begins, and on from there.
-        ends = np.cumsum(lengths[kept])
-        return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins[kept] - ends + lengths[kept], lengths[kept])
+        return order[is_first]
 
 
-def _numbered(table: Any, numbers: Mapping[str, int], only: Mapping[str, Collection[Any]]) -> Any:
-    """The table with the numbers that images have by now; those that are not in the data any more are left out.
-
-    So are the rows of other models, methods or images than the chosen ones, where some are.
-    """
+def _numbered(table: Any, numbers: Mapping[str, int]) -> Any:
+    """The table with the numbers that images have by now; those that are not in the data any more are left out."""
     from pyarrow import array
 
-    chosen = np.ones(len(table), bool)
-    if numbers:
-        names = parquet.coded(table["name"])
-        image = names.renamed(numbers.get)
-        found = np.array([-1 if number is None else number for number in (*image.names, None)], np.int64)[image.codes]
-        table = table.set_column(table.column_names.index("image"), "image", array(found))
-        chosen &= found >= 0
-    for column, values in only.items():
-        chosen &= _among(table[column], values)
-    return table if chosen.all() else table.filter(chosen)
+    if not numbers:
+        return table
+    names = parquet.coded(table["name"])
+    found = np.array([numbers.get(name, -1) for name in (*names.names, None)], np.int64)[names.codes]
+    table = table.set_column(table.column_names.index("image"), "image", array(found))
+    return table.filter(found >= 0)
 
 
 def _among(column: Any, values: Collection[Any]) -> Any:
@@ -366,7 +357,7 @@ def _ranks(names: Coded, known: Sequence[str]) -> Any:
     return names.placed([*known, *sorted(set(names.names) - set(known))])
 
 
-def _held(table: Any, metrics: set[str]) -> Any:
+def _held(table: Any, metrics: Collection[str]) -> Any:
     """How many of the metrics each outcome has a score for."""
     is_held = _among(table["metric"], metrics) & table["value"].is_valid().to_numpy()
     begins = parquet.beginnings(table)

@@ -116,7 +116,7 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
     Example:
         >>> as_csv(["a", "b"], [(0.1, float("nan")), ("x,y", None), ("=1", -1)])
-        'a,b\\n0.1,\\n"x,y",\\n\'=1,-1\\n'
+        'a,b\\n0.1,\\n"x,y",\\n\\'=1,-1\\n'
     """
     text = StringIO()
     write_csv(text, columns, (map(_cell, row) for row in rows))
