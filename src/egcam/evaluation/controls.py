@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from egcam.attribution.registry import is_control
 from egcam.evaluation.comparable import Values
-from egcam.evaluation.stats import intervals, paired_difference
+from egcam.evaluation.stats import intervals_of, paired_difference
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
@@ -25,29 +27,28 @@ def not_ahead_of_controls(table: Table, metric: str) -> frozenset[str]:
     It is shown where the 95 % interval of the paired difference lies on the better side of 0. Without controls, and of
     methods that have no score or are not compared, nothing is said.
     """
-    found = table.comparable(metric)
-    columns = zip(table.methods, found.values.T, found.compared, strict=True)
-    compared = {name: scores for name, scores, counts in columns if counts}
-    return not_ahead(compared, metric_called(metric).higher_is_better)
+    if metric not in table.weak:
+        found = table.comparable(metric)
+        columns = zip(table.methods, found.values.T, found.compared, strict=True)
+        compared = {name: scores for name, scores, counts in columns if counts}
+        table.weak[metric] = not_ahead(compared, metric_called(metric).higher_is_better)
+    return table.weak[metric]
 
 
 def not_ahead(scores: Mapping[str, Values], higher_is_better: bool) -> frozenset[str]:
-    """Of (N,) scores by method, the methods that are not shown to be better than each control among them."""
-    rivals = [values for name, values in scores.items() if is_control(name)]
-    return frozenset(
-        name
-        for name, values in scores.items()
-        if not is_control(name) and not all(shown_ahead(values, other, higher_is_better) for other in rivals)
-    )
-
-
-def shown_ahead(scores: Values, others: Values, higher_is_better: bool) -> bool:
-    """Whether the 95 % interval of the paired difference of two methods lies on the better side of 0.
+    """Of (N,) scores by method, the methods that are not shown to be better than each control among them.
 
     Example:
-        >>> import numpy as np
-        >>> shown_ahead(np.array([0.8, 0.9, 0.7]), np.array([0.1, 0.3, 0.2]), higher_is_better=True)
-        True
+        >>> random, good, poor = np.array([0.1, 0.3, 0.2]), np.array([0.8, 0.9, 0.7]), np.array([0.3, 0.1, 0.2])
+        >>> not_ahead({"good": good, "poor": poor, "random": random}, higher_is_better=True)
+        frozenset({'poor'})
     """
-    low, high = intervals(paired_difference(scores, others)[:, None])
-    return bool(low[0] > 0 if higher_is_better else high[0] < 0)
+    tested = [name for name in scores if not is_control(name)]
+    rivals = [values[:, None] for name, values in scores.items() if is_control(name)]
+    if not tested or not rivals:
+        return frozenset()
+    own = np.stack([scores[name] for name in tested], 1)
+    # All methods at once: the draws of the intervals take most of the time.
+    ends = intervals_of([paired_difference(own, rival) for rival in rivals])
+    shown = np.all([low > 0 if higher_is_better else high < 0 for low, high in ends], axis=0)
+    return frozenset(name for name, is_shown in zip(tested, shown, strict=True) if not is_shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from egcam.evaluation.controls import controls_of, not_ahead_of_controls
 from egcam.evaluation.numbers import counted, figure
+from egcam.evaluation.score import Scores
 from egcam.evaluation.stats import ranks
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.tables import Cell, Column, Mark, TextTable
@@ -113,9 +114,8 @@ def missing(table: Table, methods: Mapping[str, str], metric_label: Callable[[st
     Metrics that lack scores for other causes have a line of their own.
     """
     causes: dict[tuple[str, str], Counter[str]] = {}
-    for row in table.rows:
-        if row.cause is not None:
-            causes.setdefault((row.method, row.metric), Counter())[" ".join(row.cause.split())] += 1
+    for method, metric, cause, count in _counted_causes(table.scores):
+        causes.setdefault((method, metric), Counter())[" ".join(cause.split())] += count
     merged: dict[tuple[str, tuple[tuple[str, int], ...]], list[str]] = {}
     for (method, metric), counts in causes.items():
         merged.setdefault((method, tuple(counts.most_common())), []).append(metric)
@@ -124,6 +124,17 @@ def missing(table: Table, methods: Mapping[str, str], metric_label: Callable[[st
         f"{sum(count for _, count in counts):,} of {counted(table.images, 'image')}: {_causes(counts)}"
         for (method, counts), metrics in merged.items()
     ]
+
+
+def _counted_causes(scores: Scores) -> Iterator[tuple[str, str, str, int]]:
+    """Each method, metric and cause, and how often they stand together, in the order in which they first do."""
+    lacking = scores[scores.cause.codes >= 0]
+    columns = (lacking.method, lacking.metric, lacking.cause)
+    keys = np.stack([column.codes.astype(np.int64) for column in columns])
+    found, first, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
+    for place in np.argsort(first):
+        method, metric, cause = (column.names[code] for column, code in zip(columns, found[:, place], strict=True))
+        yield method, metric, cause, int(counts[place])
 
 
 def _metrics(metrics: list[str], table: Table, label: Callable[[str], str]) -> str:

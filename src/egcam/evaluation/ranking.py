@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from egcam.evaluation.comparable import Values
+from egcam.evaluation.score import Whole
 from egcam.evaluation.stats import intervals, significant
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
@@ -77,19 +78,27 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
     methods = _ranked_methods(tables)
     if not methods:
         return None
-    placed: dict[tuple[int | str, int], list[Values]] = {}
+    images = [_images(table) for table in tables]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for own in images for name in own))}
+    total, times = np.zeros((len(methods), len(numbers))), np.zeros(len(numbers))
+    # The draws of the bootstrap go by the order in which images first have a place.
+    appeared: list[Whole] = []
     counted: list[str] = []
-    for table in tables:
-        names = _images(table)
+    for table, own in zip(tables, images, strict=True):
+        columns = np.array([numbers[name] for name in own], np.int64)
         for name in _shared_qualities(table, methods):
             places = _places(table, methods, name)
-            complete = np.flatnonzero(np.isfinite(places[0]))
-            counted += [name] * bool(len(complete))
-            for column in complete:
-                placed.setdefault(names[column], []).append(places[:, column])
-    if not placed:
+            complete = np.isfinite(places[0])
+            counted += [name] * bool(complete.any())
+            chosen = columns[complete]
+            appeared.append(chosen[times[chosen] == 0])
+            # Places are whole or half: their sums are exact, whatever the order.
+            total[:, chosen] += places[:, complete]
+            times[chosen] += 1
+    if not times.any():
         return None
-    ranks = np.stack([np.mean(columns, axis=0) for columns in placed.values()], 1)
+    seen = np.concatenate(appeared)
+    ranks = np.ascontiguousarray(total[:, seen] / times[seen])
     mean = ranks.mean(1)
     low, high = intervals(ranks.T, level, resamples, seed)
     order = np.argsort(mean, kind="stable")
@@ -126,13 +135,13 @@ def _compares(table: Table, name: str, method: str) -> bool:
 
 def _images(table: Table) -> list[tuple[int | str, int]]:
     """The images in the order of `Table.values`; those of one name are numbered."""
-    first = table.methods[0], table.metrics[0]
+    scores = table.scores
+    of_method, of_metric = scores.method.placed(table.methods[:1]), scores.metric.placed(table.metrics[:1])
     seen: Counter[int | str] = Counter()
     found = []
-    for row in table.rows:
-        if (row.method, row.metric) == first:
-            found.append((row.image, seen[row.image]))
-            seen[row.image] += 1
+    for image in scores.image[(of_method == 0) & (of_metric == 0)].listed():
+        found.append((image, seen[image]))
+        seen[image] += 1
     return found
 
 

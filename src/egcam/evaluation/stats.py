@@ -25,7 +25,7 @@ LEVEL, RESAMPLES, SEED = 0.95, 2000, 0
 ROUNDING = 1e-6
 
 # Counts held at once; 2,000 draws of 10,000 images would be 160 MB.
-_MOST = 4_000_000
+_MOST, _BLOCK = 4_000_000, 200_000
 
 
 def means(values: Values) -> Values:
@@ -59,16 +59,38 @@ def intervals(
         >>> low.tolist(), high.tolist()
         ([0.0], [2.0])
     """
-    low, high = np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
-    finite = np.isfinite(values)
-    for pattern in np.unique(finite, axis=1).T:
-        columns = (finite == pattern[:, None]).all(0).nonzero()[0]
-        rows = values[pattern][:, columns]
-        if len(rows) < 2:
+    return intervals_of([values], level, resamples, seed)[0]
+
+
+def intervals_of(
+    several: Sequence[Values], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = SEED
+) -> list[tuple[Values, Values]]:
+    """The same of several such arrays. Columns with as many values share their draws, which take most of the time."""
+    found = [(np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)) for values in several]
+    of_count: dict[int, list[tuple[int, Chosen, list[int]]]] = {}
+    for place, values in enumerate(several):
+        for pattern, columns in _patterns(values):
+            of_count.setdefault(int(pattern.sum()), []).append((place, pattern, columns))
+    for count in sorted(of_count):
+        if count < 2:
             continue
-        drawn = np.concatenate([counts @ rows / len(rows) for counts in draws(len(rows), resamples, seed)])
-        low[columns], high[columns] = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
+        some = [several[place][pattern][:, columns] for place, pattern, columns in of_count[count]]
+        drawn = zip(
+            *([counts @ rows / count for rows in some] for counts in draws(count, resamples, seed)), strict=True
+        )
+        for (place, _, columns), parts in zip(of_count[count], drawn, strict=True):
+            ends = np.quantile(np.concatenate(parts), [(1 - level) / 2, (1 + level) / 2], axis=0)
+            found[place][0][columns], found[place][1][columns] = ends
+    return found
+
+
+def _patterns(values: Values) -> list[tuple[Chosen, list[int]]]:
+    """Which rows are finite, (N,), each way once, and the columns where they are these."""
+    finite = np.isfinite(values)
+    found: dict[bytes, list[int]] = {}
+    for column in range(values.shape[1]):
+        found.setdefault(np.packbits(finite[:, column]).tobytes(), []).append(column)
+    return [(finite[:, columns[0]], columns) for columns in found.values()]
 
 
 def draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator[Values]:
@@ -76,8 +98,14 @@ def draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator
     source = np.random.default_rng(seed)
     for done in range(0, resamples, step := max(1, _MOST // images)):
         some = min(step, resamples - done)
-        picked = source.integers(0, images, (some, images)) + images * np.arange(some)[:, None]
-        yield np.bincount(picked.ravel(), minlength=some * images).reshape(some, images).astype(np.float64)
+        counts = np.empty((some, images))
+        # A few rows at a time: what is counted stays in the cache, and there is no second array of this size.
+        for start in range(0, some, rows := max(1, _BLOCK // images)):
+            block = counts[start : start + rows]
+            picked = source.integers(0, images, block.shape)
+            picked += images * np.arange(len(block))[:, None]
+            block[:] = np.bincount(picked.ravel(), minlength=block.size).reshape(block.shape)
+        yield counts
 
 
 def paired_difference(scores: Values, others: Values) -> Values:
@@ -271,10 +299,9 @@ def summarised(
     found = [table.comparable(metric) for metric in table.metrics]
     place_of_baseline = table.methods.index(baseline)
     scores = np.concatenate([one.values for one in found], 1)
-    against = np.repeat(np.stack([one.values[:, place_of_baseline] for one in found], 1), len(table.methods), axis=1)
-    average, (low, high) = means(scores), intervals(scores, level, resamples, seed)
-    apart_by = paired_difference(scores, against)
-    difference, (difference_low, difference_high) = means(apart_by), intervals(apart_by, level, resamples, seed)
+    apart_by = np.concatenate([paired_difference(one.values, one.values[:, [place_of_baseline]]) for one in found], 1)
+    average, difference = means(scores), means(apart_by)
+    (low, high), (difference_low, difference_high) = intervals_of([scores, apart_by], level, resamples, seed)
     held, pairs = np.isfinite(scores).sum(0), np.isfinite(apart_by).sum(0)
     placed = [rank for metric in table.metrics for rank in ranks_of(table, metric)]
     compared = np.concatenate([one.compared for one in found])

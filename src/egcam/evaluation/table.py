@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from egcam.errors import require
 from egcam.evaluation.comparable import Comparable, Values, comparable
 from egcam.evaluation.printing import means_over, missing, score_table
-from egcam.evaluation.score import Score
+from egcam.evaluation.score import Coded, Score, Scores
 from egcam.evaluation.stats import baseline_of, means, summarised
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric as metric_called
@@ -35,18 +36,20 @@ class Table:
     """The scores of methods on images: what `egcam.evaluate` returns.
 
     Attributes:
-        rows: one for each method, metric and image.
+        rows: one for each method, metric and image; a study's are kept in columns.
         methods: in the order they were given.
         metrics: likewise.
         curves: where they were asked for, insertion and deletion curves by (method, metric) and then by image.
         maps: (N, h, w) the maps of each method, before they were enlarged; NaN for an image it could not explain.
     """
 
-    rows: tuple[Score, ...]
+    rows: Sequence[Score]
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
     maps: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    # By metric, what `egcam.evaluation.controls` found: a report asks for it in each of its forms.
+    weak: dict[str, frozenset[str]] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -54,12 +57,23 @@ class Table:
 
         Work that metrics share counts for the first that needs it.
         """
-        return _frame(self.rows, "value", "seconds")
+        return self._frame("value", "seconds")
 
     @property
     def causes(self) -> pd.DataFrame:
         """Why scores are missing: image, method, metric, cause."""
-        return _frame([row for row in self.rows if row.cause is not None], "cause")
+        lacking = self.scores.cause.codes >= 0
+        return replace(self, rows=self.scores[lacking])._frame("cause")
+
+    @cached_property
+    def scores(self) -> Scores:
+        """The rows in columns."""
+        return Scores.of(self.rows)
+
+    def only(self, metrics: Collection[str]) -> Table:
+        """The table of some of the metrics."""
+        rows = self.scores[self.scores.metric.placed(metrics) >= 0]
+        return replace(self, rows=rows, metrics=tuple(metrics))
 
     def values(self, method: str, metric: str) -> Values:
         """(N,) the scores of a method by a metric, NaN for missing ones, in the order of the images."""
@@ -67,11 +81,16 @@ class Table:
 
     @cached_property
     def _scores(self) -> dict[tuple[str, str], Values]:
-        """Found without a search: studies have a hundred thousand rows and more."""
-        found: dict[tuple[str, str], list[float]] = {}
-        for row in self.rows:
-            found.setdefault((row.method, row.metric), []).append(row.value)
-        return {key: np.array(values) for key, values in found.items()}
+        """Found without a search; and without a copy where the rows come method by method and metric by metric."""
+        method, metric = self.scores.method, self.scores.metric
+        group = method.codes.astype(np.int64) * len(metric.names) + metric.codes
+        values = self.scores.value
+        if (np.diff(group) < 0).any():
+            order = np.argsort(group, kind="stable")
+            group, values = group[order], values[order]
+        keys = [(one, other) for one in method.names for other in metric.names]
+        ends = np.searchsorted(group, np.arange(len(keys) + 1))
+        return {key: values[start:end] for key, (start, end) in zip(keys, pairwise(ends), strict=True) if start < end}
 
     def summary(
         self, baseline: str | None = None, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
@@ -105,7 +124,7 @@ class Table:
     @cached_property
     def images(self) -> int:
         """How many images there are, with scores or without."""
-        return len({row.image for row in self.rows})
+        return len(np.unique(self.scores.image.codes))
 
     def comparable(self, metric: str) -> Comparable:
         """(N, M) the scores that count in the means of a metric, and which of the methods it compares.
@@ -138,16 +157,16 @@ class Table:
 
         return Group(as_rich(score_table(self)), *(Text(f"- {note}") for note in self._notes()))
 
+    def _frame(self, *columns: str) -> pd.DataFrame:
+        found = {name: getattr(self.scores, name) for name in ("image", "method", "metric", *columns)}
+        listed = {name: one.listed() if isinstance(one, Coded) else one for name, one in found.items()}
+        frame: pd.DataFrame = _pandas().DataFrame(listed)
+        return frame
+
     def _notes(self) -> list[str]:
         over = means_over(self)
         names = {method: method for method in self.methods}
         return [over[0].upper() + over[1:], *missing(self, names, lambda name: metric_called(name).label)]
-
-
-def _frame(rows: Sequence[Score], *columns: str) -> pd.DataFrame:
-    keys = ("image", "method", "metric", *columns)
-    frame: pd.DataFrame = _pandas().DataFrame([[getattr(row, key) for key in keys] for row in rows], columns=keys)
-    return frame
 
 
 def _pandas() -> Any:

@@ -1,4 +1,4 @@
-"""Any text, so that Markdown or LaTeX shows it as it is."""
+"""Any text, so that Markdown, LaTeX or a spreadsheet shows it as it is."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ def in_latex(text: object) -> str:
         50\% of a\_b \& \textbackslash{}c
     """
     return "".join(_LATEX.get(character, character) for character in one_line(text))
+
+
+def in_csv(text: str) -> str:
+    """Text in a cell that a spreadsheet does not take for a formula: an apostrophe before it where it would.
+
+    Example:
+        >>> in_csv("=1+1.jpg"), in_csv("cat.jpg")
+        ("'=1+1.jpg", 'cat.jpg')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def number_in_latex(text: str) -> str:

@@ -12,11 +12,9 @@ An outcome is a row for the unit itself, with no metric, and after it a row for 
 
 from __future__ import annotations
 
-import gc
 import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import pairwise
@@ -25,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from egcam.errors import require
-from egcam.evaluation.score import Score
+from egcam.evaluation.score import Coded, Scores, smallest
+from egcam.studies.columns import Outcomes
 from egcam.studies.inputs import StoredInput
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.storage import StoreError
 
 FORMAT = "4"
-_AT_ONCE = 20_000
 KEYS = ("model", "image", "method", "name", "metric", "value", "cause", "shape")
 OUTCOME = ("seconds", "target", "prediction", "batch_size")
 INPUT = ("content", "stamp")
@@ -84,7 +82,7 @@ def _long_table(outcomes: Iterable[Outcome]) -> Any:
         return pa.Table.from_pylist(rows, _schema())
     except UnicodeEncodeError:
         # File names need not be text. A name that reads a little differently is better than a lost result.
-        safe = [{key: _as_text(value) for key, value in row.items()} for row in rows]
+        safe = [{key: as_text(value) for key, value in row.items()} for row in rows]
         return pa.Table.from_pylist(safe, _schema())
 
 
@@ -125,7 +123,7 @@ def _schema() -> Any:
     return pa.schema([(name, kinds[name]) for name in columns])
 
 
-def decode(data: bytes, identities: Collection[str], columns: Iterable[str], where: str) -> Any:
+def decode(data: bytes, identities: Collection[str], columns: Collection[str], where: str) -> Any:
     """Columns of a part as an Arrow table; an error where it is of another study. `where` is for errors."""
     pa, parquet = _arrow()
     file = parquet.ParquetFile(pa.BufferReader(data))
@@ -135,10 +133,18 @@ def decode(data: bytes, identities: Collection[str], columns: Iterable[str], whe
         text = f"{where} belongs to another study ({owner[:12] or 'none'}…)"
         raise StoreError(f"{text}: results of two studies do not mix; move it to where it came from")
     if written_in == "3":
-        return _long_table(map(_nested, file.read(use_threads=False).to_pylist())).select(list(columns))
+        old = _long_table(map(_nested, file.read(use_threads=False).to_pylist())).select(list(columns))
+        return old.cast(pa.schema([_as_code(field) for field in old.schema]))
     if written_in != FORMAT:
         raise StoreError(f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by")
-    return file.read(list(columns), use_threads=False)
+    texts = [name for name in _TEXTS if name in columns]
+    return parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(list(columns), use_threads=False)
+
+
+def _as_code(field: Any) -> Any:
+    """Texts as they are read: each once, and a number in every row."""
+    pa, _ = _arrow()
+    return field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in _TEXTS else field
 
 
 def _nested(row: dict[str, Any]) -> Outcome:
@@ -157,42 +163,45 @@ def _nested(row: dict[str, Any]) -> Outcome:
 
 def units(table: Any) -> list[Unit]:
     """The units of a table's rows."""
-    return [Unit(*row) for row in zip(*(_listed(table[name]) for name in Unit._fields), strict=True)]
+    return [Unit(*row) for row in zip(*(coded(table[name]).listed() for name in Unit._fields), strict=True)]
 
 
-def outcomes(table: Any) -> list[Outcome]:
-    """The outcomes in a table with the columns `OUTCOME`: without curves, maps and pictures.
-
-    So many units at a time, since columns as lists take several times the memory of the table.
-    """
-    ends = [*beginnings(table)[::_AT_ONCE].tolist(), len(table)]
-    with _collector_paused():
-        return [one for start, end in pairwise(ends) for one in _outcomes(table.slice(start, end - start))]
-
-
-def _outcomes(table: Any) -> list[Outcome]:
-    columns = ("name", "target", "prediction", "seconds", "cause", "batch_size")
-    of_units = table.filter(table["metric"].is_null())
-    rows = zip(units(of_units), scores(table), *(_listed(of_units[name]) for name in columns), strict=True)
-    return [
-        Outcome(unit, name, target, prediction, seconds, own, error, batch_size=batch)
-        for unit, own, name, target, prediction, seconds, error, batch in rows
-    ]
-
-
-def scores(table: Any) -> list[tuple[Score, ...]]:
-    """The scores of each outcome in a table."""
+def outcomes(table: Any) -> Outcomes:
+    """The outcomes in a table with the columns `OUTCOME`, in columns: without curves, maps and pictures."""
     is_score = table["value"].is_valid().to_numpy()
-    of_scores = table.filter(is_score)
-    rows = [Score(*row) for row in zip(*(_listed(of_scores[name]) for name in Score._fields), strict=True)]
+    begins = beginnings(table)
     # How many scores there are before each outcome begins.
-    begins = np.concatenate(([0], np.cumsum(is_score)))[beginnings(table)].tolist()
-    return [tuple(rows[start:end]) for start, end in pairwise([*begins, len(rows)])]
+    before = np.concatenate(([0], np.cumsum(is_score)))
+    texts = {name: coded(table[name]) for name in ("model", "method", "name", "cause", "batch_size")}
+    image, seconds = coded(table["image"]), table["seconds"].to_numpy()
+    scores = Scores(
+        texts["model"][is_score],
+        image[is_score],
+        texts["method"][is_score],
+        coded(table["metric"])[is_score],
+        table["value"].filter(is_score).to_numpy(),
+        seconds[is_score],
+        texts["cause"][is_score],
+    )
+    of_units: dict[str, Any] = {name: column[begins] for name, column in texts.items()}
+    of_units |= {name: table[name].take(begins).to_numpy() for name in ("image", "target", "prediction")}
+    of_units["has_map"] = table["shape"].take(begins).is_valid().to_numpy()
+    of_units |= {"seconds": seconds[begins], "begins": before[np.append(begins, len(table))]}
+    return Outcomes(**of_units, scores=scores)
 
 
 def beginnings(table: Any) -> Any:
     """Where each outcome begins: the numbers of the rows of units."""
     return np.flatnonzero(table["metric"].is_null().to_numpy())
+
+
+def coded(column: Any) -> Coded:
+    """A column of a table, each distinct thing once."""
+    pa, _ = _arrow()
+    whole = column.combine_chunks()
+    found = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
+    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return Coded(codes.astype(smallest(len(found.dictionary))), tuple(found.dictionary.to_pylist()))
 
 
 def inputs(table: Any) -> list[StoredInput]:
@@ -203,9 +212,11 @@ def inputs(table: Any) -> list[StoredInput]:
 
 
 def curves(table: Any) -> Iterator[Floats]:
-    """The curve of each row, from the column "curve"."""
-    for one in table["curve"]:
-        yield np.array(one.values.to_numpy(), np.float32)
+    """The curve of each row, from the column "curve"; all are pieces of one array."""
+    lists = table["curve"].combine_chunks()
+    values = lists.values.to_numpy()
+    for start, end in pairwise(lists.offsets.to_numpy().tolist()):
+        yield values[start:end]
 
 
 def maps(table: Any) -> Iterator[Floats]:
@@ -214,37 +225,9 @@ def maps(table: Any) -> Iterator[Floats]:
         yield np.frombuffer(values, "<f4").reshape(shape).astype(np.float32)
 
 
-def _listed(column: Any) -> list[Any]:
-    """A column as a list, in which equal texts are one object."""
-    pa, _ = _arrow()
-    if column.type != pa.string():
-        # By way of NumPy, bit for bit, which also takes a tenth of the time.
-        return list(column.to_numpy().tolist() if column.null_count == 0 else column.to_pylist())
-    coded = column.combine_chunks().dictionary_encode()
-    known = [*coded.dictionary.to_pylist(), None]
-    return [known[code] for code in coded.indices.fill_null(len(known) - 1).to_pylist()]
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Switch the garbage collector off: with millions of live small objects it would double the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _as_text(value: Any) -> Any:
+def as_text(value: Any) -> Any:
+    """As parts hold it."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-
-def texts(values: Iterable[str]) -> Any:
-    """An Arrow array of texts, as parts hold them."""
-    pa, _ = _arrow()
-    return pa.array([_as_text(value) for value in values], pa.string())
 
 
 def _checksum(data: bytes) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from egcam.studies.records import Outcome
+import numpy as np
+
+from egcam.progress import Progress as Share
 from egcam.studies.results import Results, Sourced
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ class Status:
         return Group(*parts)
 
 
-def status(source: Sourced, workers: int = 1) -> Status:
+def status(source: Sourced, workers: int = 1, progress: Share | None = None) -> Status:
     """How far the study in a source or a folder is.
 
     The time left is an estimate: the mean of the units of the same model and method that are done, times those that
@@ -116,28 +118,25 @@ def status(source: Sourced, workers: int = 1) -> Status:
     Args:
         source: the results, or the folder they are in.
         workers: how many are going to share the work that is left.
+        progress: called with the share of the results that is read.
 
     Example:
         >>> status("results/").left                        # doctest: +SKIP
         1261.4
     """
-    results = Results.of(source)
-    whole = [one for one in results.outcomes if results.is_whole(one)]
+    results = Results.of(source, progress)
+    done, scores = results.done, results.done.scores
     each = results.units // max(1, len(results.models) * len(results.methods))
-    progress = [_progress(whole, model, method, each) for model in results.models for method in results.methods]
-    failures = Counter(failure.cause for failure in results.failures)
-    gaps = Counter(
-        (score.metric, score.cause)
-        for outcome in results.outcomes
-        if outcome.error is None
-        for score in outcome.scores
-        if score.cause is not None
-    )
+    worked = done.cause.codes < 0
+    failures = Counter(done.cause[~worked].listed())
+    lacking = (scores.cause.codes >= 0) & np.repeat(worked, np.diff(done.begins))
+    gaps = Counter(zip(scores.metric[lacking].listed(), scores.cause[lacking].listed(), strict=True))
+    found = _progress(results, each)
     return Status(
         results.study.name,
-        sum(one.done for one in progress),
+        sum(one.done for one in found),
         results.units,
-        tuple(progress),
+        tuple(found),
         tuple(sorted(failures.items(), key=lambda item: (-item[1], item[0]))),
         tuple(sorted(((*key, count) for key, count in gaps.items()), key=lambda gap: (-gap[2], *gap[:2]))),
         tuple((model, len(results.images(model)), each) for model in results.models),
@@ -145,25 +144,32 @@ def status(source: Sourced, workers: int = 1) -> Status:
     )
 
 
-def _progress(outcomes: Sequence[Outcome], model: str, method: str, each: int) -> Progress:
-    own = [one for one in outcomes if one.unit.model == model and one.unit.method == method]
-    alike = (
-        own,
-        [one for one in outcomes if one.unit.model == model],
-        [one for one in outcomes if one.unit.method == method],
-        outcomes,
-    )
+def _progress(results: Results, each: int) -> list[Progress]:
+    """How far each method is on each model, of whole outcomes."""
+    whole = results.done.where(results.whole)
+    shape = len(results.models), len(results.methods)
+    place = np.ravel_multi_index((whole.model.placed(results.models), whole.method.placed(results.methods)), shape)
+    worked = whole.cause.codes < 0
+
+    def counted(chosen: Any, weights: Any = None) -> Any:
+        found = np.bincount(place[chosen], None if weights is None else weights[chosen], np.prod(shape))
+        return found.reshape(shape)
+
+    every = np.ones(len(whole), bool)
+    done, failed, seconds = counted(every), counted(~worked), counted(every, whole.seconds)
     # A unit that failed says little about how long one takes.
-    typical = next((mean for mean in map(_mean_seconds, alike) if mean is not None), None)
-    remaining = each - len(own)
-    left = 0.0 if remaining == 0 else None if typical is None else typical * remaining
-    failed = sum(one.error is not None for one in own)
-    return Progress(model, method, len(own), each, failed, sum(one.seconds for one in own), left)
-
-
-def _mean_seconds(outcomes: Iterable[Outcome]) -> float | None:
-    taken = [one.seconds for one in outcomes if one.error is None]
-    return sum(taken) / len(taken) if taken else None
+    units, taken = counted(worked), counted(worked, whole.seconds)
+    found = []
+    for row, model in enumerate(results.models):
+        for column, method in enumerate(results.methods):
+            alike = ((row, column), (row, slice(None)), (slice(None), column), (slice(None), slice(None)))
+            means = (taken[one].sum() / units[one].sum() for one in alike if units[one].sum())
+            typical = next(means, None)
+            remaining = each - int(done[row, column])
+            left = 0.0 if remaining == 0 else None if typical is None else float(typical * remaining)
+            counts = int(done[row, column]), each, int(failed[row, column])
+            found.append(Progress(model, method, *counts, float(seconds[row, column]), left))
+    return found
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -15,13 +15,15 @@ import torch
 from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
-from egcam.evaluation.comparable import comparable
-from egcam.evaluation.score import Score
+from egcam.evaluation.comparable import Chosen, Values, comparable
+from egcam.evaluation.score import Coded, Scores, Whole, smallest
 from egcam.evaluation.table import Table
 from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of_cells
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
+from egcam.progress import Progress
+from egcam.studies.columns import Outcomes
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
 from egcam.studies.store import Store
@@ -56,7 +58,7 @@ class Results:
     Attributes:
         source: where they come from.
         study: what was asked for.
-        outcomes: what is done, in canonical order.
+        done: the outcomes there are, in columns and canonical order.
 
     Example:
         >>> Results.of("results/")                                         # doctest: +SKIP
@@ -65,17 +67,23 @@ class Results:
 
     source: Store
     study: Study
-    outcomes: tuple[Outcome, ...]
+    done: Outcomes
 
     @classmethod
-    def of(cls, source: Sourced) -> Results:
+    def of(cls, source: Sourced, progress: Progress | None = None) -> Results:
         """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
         found = source if isinstance(source, Store) else Store(source)
         study = Study.model_validate(found.manifest.study)
-        models, methods = {one.label for one in study.models}, {one.name for one in study.methods}
+        done = found.columns(progress)
         # A folder may also hold what an earlier form of the study asked for.
-        asked = (one for one in found.outcomes() if one.unit.model in models and one.unit.method in methods)
-        return cls(found, study, tuple(asked))
+        asked = done.model.placed(one.label for one in study.models) >= 0
+        asked &= done.method.placed(one.name for one in study.methods) >= 0
+        return cls(found, study, done.where(asked))
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What is done as objects, for a few thousand units; there is room for many more in `done`."""
+        return tuple(self.done)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -100,11 +108,12 @@ class Results:
     @property
     def complete(self) -> bool:
         """Whether every unit has an outcome with all metrics."""
-        return sum(map(self.is_whole, self.outcomes)) >= self.units
+        return int(self.whole.sum()) >= self.units
 
-    def is_whole(self, outcome: Outcome) -> bool:
-        """Whether an outcome has all metrics; one from before the study grew lacks some."""
-        return self._each <= {score.metric for score in outcome.scores}
+    @cached_property
+    def whole(self) -> Chosen:
+        """(U,) whether each outcome has all metrics; one from before the study grew lacks some."""
+        return np.asarray(self.done.held(self._each) >= len(self._each))
 
     @cached_property
     def _each(self) -> frozenset[str]:
@@ -113,43 +122,49 @@ class Results:
     @cached_property
     def failures(self) -> list[Failure]:
         """The units that failed, with the cause."""
-        return [Failure(outcome.unit, outcome.error) for outcome in self.outcomes if outcome.error is not None]
+        failed = self.done.where(self.done.cause.codes >= 0)
+        return [Failure(outcome.unit, outcome.error or "") for outcome in failed]
 
     @cached_property
-    def _by_unit(self) -> dict[Unit, Outcome]:
-        return {outcome.unit: outcome for outcome in self.outcomes}
+    def _finished(self) -> dict[str, Whole]:
+        """(N,) the numbers of the images that every method has finished, by model."""
+        of_model, found = self.done.model.placed(self.models), {}
+        for place, model in enumerate(self.models):
+            numbers, counts = np.unique(self.done.image[of_model == place], return_counts=True)
+            found[model] = numbers[counts == len(self.methods)]
+        return found
 
     @cached_property
-    def _images(self) -> dict[str, tuple[int, ...]]:
-        seen: dict[str, dict[int, set[str]]] = {model: {} for model in self.models}
-        for unit in self._by_unit:
-            if unit.model in seen:
-                seen[unit.model].setdefault(unit.image, set()).add(unit.method)
-        every = set(self.methods)
-        return {
-            model: tuple(sorted(image for image, methods in images.items() if methods >= every))
-            for model, images in seen.items()
-        }
+    def _places(self) -> dict[str, Whole]:
+        """(M, N) where the outcome of each method on each finished image is, by model."""
+        of_model, of_method = self.done.model.placed(self.models), self.done.method.placed(self.methods)
+        found = {}
+        for place, (model, images) in enumerate(self._finished.items()):
+            own = np.flatnonzero((of_model == place) & np.isin(self.done.image, images))
+            found[model] = np.empty((len(self.methods), len(images)), np.int64)
+            found[model][of_method[own], np.searchsorted(images, self.done.image[own])] = own
+        return found
 
     def images(self, model: str) -> tuple[int, ...]:
         """The numbers of the images that every method has finished on a model."""
-        return self._images[self._known(model)]
+        return tuple(self._finished[self._known(model)].tolist())
 
     def outcome(self, model: str, method: str, image: int) -> Outcome:
-        """What came of one unit."""
-        return self._by_unit[Unit(model, method, image)]
+        """What came of one unit on an image that every method has finished."""
+        column = int(np.searchsorted(self._finished[model], image))
+        return self.done[int(self._places[model][self.methods.index(method), column])]
 
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The tables of all models with an image that every method has finished."""
-        return {model: self._table(model) for model in self.models if self._images[model]}
+        return {model: self._table(model) for model in self.models if len(self._finished[model])}
 
     def table(self, model: str) -> Table:
         """A model's scores over the images that every method has finished; images go by number."""
         if self._known(model) not in self.tables:
             raise ResultsError(
                 f"no image is done by all {len(self.methods)} methods on {model} yet: "
-                f"{len(self._by_unit):,} of {self.units:,} units of the study are done"
+                f"{len(self.done):,} of {self.units:,} units of the study are done"
             )
         return self.tables[model]
 
@@ -159,82 +174,88 @@ class Results:
         return model
 
     def _table(self, model: str) -> Table:
-        of_set = self._of_sets(model)
-        rows: list[Score] = []
-        for method in self.methods:
-            rows += self._rows(
-                model, method, {metric: found for (own, metric), found in of_set.items() if own == method}
-            )
-        return Table(tuple(rows), self.methods, self.metrics)
+        """The scores of M methods by K metrics on N images as columns of M * K * N rows, in this order."""
+        scores, images = self.done.scores, self._finished[model]
+        shape = len(self.methods), len(self.metrics), len(images)
+        of_sets = self._of_sets(model)
+        texts = dict.fromkeys((*scores.cause.names, *self.done.cause.names, _NOT_COMPUTED))
+        texts |= dict.fromkeys(text for _, causes in of_sets.values() for text in causes if text is not None)
+        names = tuple(texts)
+        value, seconds = np.full(shape, nan), np.zeros(shape)
+        errors = self.done.cause.renamed(lambda text: text or _NOT_COMPUTED).placed(names)[self._places[model]]
+        cause = np.repeat(np.where(errors < 0, names.index(_NOT_COMPUTED), errors)[:, None], len(self.metrics), 1)
+        own = self._is_of_each & (scores.model.placed([model]) == 0)
+        own &= (row := scores.image.placed(images.tolist())) >= 0
+        at = scores.method.placed(self.methods)[own], scores.metric.placed(self.metrics)[own], row[own]
+        value[at], seconds[at] = scores.value[own], scores.seconds[own]
+        cause[at] = scores.cause.placed(names)[own]
+        for (method, metric), (values, causes) in of_sets.items():
+            value[method, metric], cause[method, metric] = values, Coded.of(causes).placed(names)
+        keys = np.indices(shape, smallest(max(shape)), sparse=True)
+        of_method, of_metric, of_image = (np.broadcast_to(one, shape).ravel() for one in keys)
+        rows = Scores(
+            Coded(np.zeros(value.size, np.int8), (model,)),
+            Coded(of_image, tuple(images.tolist())),
+            Coded(of_method, self.methods),
+            Coded(of_metric, self.metrics),
+            value.ravel(),
+            seconds.ravel(),
+            Coded(cause.ravel(), names),
+        )
+        return Table(rows, self.methods, self.metrics)
 
-    def _rows(self, model: str, method: str, of_set: Mapping[str, Mapping[int, Score]]) -> list[Score]:
-        """A method's scores, metric by metric and image by image. No index of all scores: there may be millions."""
-        by_metric: dict[str, list[Score]] = {metric: [] for metric in self.metrics}
-        for image in self._images[model]:
-            unit = Unit(model, method, image)
-            given = {score.metric: score for score in self._by_unit[unit].scores}
-            for metric, found in by_metric.items():
-                score = of_set[metric].get(image) if metric in of_set else given.get(metric)
-                found.append(score or self._not_computed(unit, metric))
-        return [score for found in by_metric.values() for score in found]
+    @cached_property
+    def _is_of_each(self) -> Chosen:
+        """(N,) whether each score is by a metric that the study asks for and that each image has by itself."""
+        wanted = np.array([*(name in self._each for name in self.metrics), False])
+        return np.asarray(wanted[self.done.scores.metric.placed(self.metrics)])
 
-    def _of_sets(self, model: str) -> dict[tuple[str, str], dict[int, Score]]:
-        """The scores of metrics that compare images with each other, by method and metric, then image."""
-        whole = [one for one in self.study.metrics if metric_called(one.name).whole_set]
-        sets = self._sets(model) if whole else {}
+    def _of_sets(self, model: str) -> dict[tuple[int, int], tuple[Values, list[str | None]]]:
+        """Values and causes by metrics that compare images with each other, by the places of method and metric."""
+        whole = [place for place, name in enumerate(self.metrics) if name not in self._each]
+        in_the_set = self._sets(model) if whole else np.zeros((0, 0), bool)
         return {
-            (method, metric_called(one.name).name): {
-                int(score.image): score for score in self._of_the_set(model, method, in_the_set, one)
-            }
-            for one in whole
-            for method, in_the_set in sets.items()
+            (method, metric): self._of_the_set(model, method, in_the_set[method], self.study.metrics[metric])
+            for metric in whole
+            for method in range(len(self.methods))
         }
 
-    def _not_computed(self, unit: Unit, metric: str) -> Score:
-        return unit.score(metric, nan, 0.0, self._by_unit[unit].error or "it was not computed")
-
-    def _sets(self, model: str) -> dict[str, frozenset[int]]:
-        """The images whose maps a method's whole-set metrics are over: the same ones for all compared methods."""
-        images = self._images[model]
+    def _sets(self, model: str) -> Chosen:
+        """(M, N) the images whose maps a method's whole-set metrics are over: the same for all compared methods."""
+        images = self._finished[model].tolist()
+        worked = self.done.cause.codes[self._places[model]] < 0
         held = np.full((len(images), len(self.methods)), nan)
         for place, method in enumerate(self.methods):
             maps = self.source.maps(model, method)
-            for row, image in enumerate(images):
-                usable = self.outcome(model, method, image).error is None and image in maps
-                if usable and np.isfinite(maps[image]).all():
-                    held[row, place] = 1.0
-        kept = np.isfinite(comparable(held).values)
-        return {
-            method: frozenset(image for image, counts in zip(images, kept[:, place], strict=True) if counts)
-            for place, method in enumerate(self.methods)
-        }
+            usable = [image in maps and bool(np.isfinite(maps[image]).all()) for image in images]
+            held[worked[place] & usable, place] = 1.0
+        return np.asarray(np.isfinite(comparable(held).values).T)
 
-    def _of_the_set(self, model: str, method: str, whole_set: frozenset[int], spec: MetricSpec) -> list[Score]:
-        """The scores of a metric that compares images with each other, over those in the set."""
-        metric = metric_called(spec.name).name
-        outcomes = {image: self.outcome(model, method, image) for image in self._images[model]}
-
-        def without(why: Callable[[int], str]) -> list[Score]:
-            return [one.unit.score(metric, nan, 0.0, one.error or why(image)) for image, one in outcomes.items()]
-
-        if metric != "sufficiency":
-            return without(lambda image: f"{spec.name} cannot be computed from the stored maps")
-        maps = self.source.maps(model, method)
-        usable = [image for image in outcomes if image in whole_set]
-        size = self._size(model) if usable else None
-        if usable and size is None:
-            return without(lambda image: _NO_SIZE)
-        found = {score.image: score for score in without(lambda image: _left_out(maps.get(image)))}
-        if usable and size is not None:
-            cells = [torch.from_numpy(np.array(maps[image], np.float32)) for image in usable]
+    def _of_the_set(
+        self, model: str, place: int, in_the_set: Chosen, spec: MetricSpec
+    ) -> tuple[Values, list[str | None]]:
+        """(N,) the scores of a method by a metric that compares images with each other, and why some are missing."""
+        images, units = self._finished[model].tolist(), self._places[model][place]
+        errors, values = self.done.cause[units].listed(), np.full(len(images), nan)
+        if metric_called(spec.name).name != "sufficiency":
+            return values, [error or f"{spec.name} cannot be computed from the stored maps" for error in errors]
+        usable = np.flatnonzero(in_the_set)
+        size = self._size(model) if len(usable) else None
+        if len(usable) and size is None:
+            return values, [error or _NO_SIZE for error in errors]
+        maps = self.source.maps(model, self.methods[place])
+        causes = [error or _left_out(maps.get(image)) for error, image in zip(errors, images, strict=True)]
+        if size is not None:
+            cells = [torch.from_numpy(np.array(maps[images[one]], np.float32)) for one in usable]
             if len({one.shape for one in cells}) > 1:
                 cells = [upsampled(one[None], size)[0] for one in cells]
-            predictions = torch.tensor([outcomes[image].prediction for image in usable])
-            with causes_collected() as causes:
-                values = sufficiency_of_cells(torch.stack(cells), size, predictions, **spec.options).tolist()
-            for place, image in enumerate(usable):
-                found[image] = outcomes[image].unit.score(metric, values[place], 0.0, causes.get(place))
-        return list(found.values())
+            predictions = torch.from_numpy(self.done.prediction[units[usable]])
+            with causes_collected() as found:
+                scores = sufficiency_of_cells(torch.stack(cells), size, predictions, **spec.options)
+            values[usable] = scores.tolist()
+            for number, one in enumerate(usable):
+                causes[one] = found.get(number)
+        return values, causes
 
     def _size(self, model: str) -> tuple[int, int] | None:
         """(height, width) of what the model sees: as recorded, as its pictures are, or as the study asks for."""
@@ -252,33 +273,62 @@ class Results:
         """Every score, tidy: model, image, name, method, metric, value, seconds, cause, target, prediction.
 
         All outcomes are in it, also of images that some method has not finished; scores of whole-set metrics are
-        over the images that all have.
+        over the images that all have. Texts are categories, in the study's order.
         """
         require("pandas", "study", "a table of scores")
         import pandas
 
-        frame: pd.DataFrame = pandas.DataFrame(list(self.lines()), columns=list(COLUMNS))
+        columns = self._block(*self._long)
+        for name, order in (("model", self.models), ("method", self.methods), ("metric", self.metrics)):
+            columns[name] = Coded(columns[name].placed(order), order)
+        made = {
+            name: pandas.Categorical.from_codes(one.codes, pandas.Index(one.names)).remove_unused_categories()
+            if isinstance(one, Coded)
+            else one
+            for name, one in columns.items()
+        }
+        frame: pd.DataFrame = pandas.DataFrame(made)
         return frame
 
-    def lines(self) -> Iterator[tuple[Any, ...]]:
-        """The rows of the frame, in the order of `COLUMNS`, one after the other: there may be millions."""
-        of_set = {
-            (*score[:3], score.metric): score
-            for table in (self.tables.values() if len(self._each) < len(self.metrics) else ())
-            for score in table.rows
-            if score.metric not in self._each
+    def blocks(self, most: int = 50_000) -> Iterator[dict[str, Any]]:
+        """The rows of the frame, so many at a time: columns by name, texts as `Coded`."""
+        scores, of_unit = self._long
+        for start in range(0, len(scores), most):
+            yield self._block(scores[start : start + most], of_unit[start : start + most])
+
+    def _block(self, scores: Scores, of_unit: Whole) -> dict[str, Any]:
+        done = self.done
+        found = {
+            **{name: getattr(scores, name) for name in ("model", "method", "metric", "value", "seconds", "cause")},
+            **{name: getattr(done, name)[of_unit] for name in ("image", "name", "target", "prediction")},
         }
-        for outcome in self.outcomes:
-            model, method, image = outcome.unit
-            given = {score.metric: score for score in outcome.scores if score.metric in self._each}
-            for metric in self.metrics:
-                score = given.get(metric) or of_set.get((model, image, method, metric))
-                if score is not None:
-                    yield (model, image, outcome.name, *score[2:], outcome.target, outcome.prediction)
+        return {name: found[name] for name in COLUMNS}
+
+    @cached_property
+    def _long(self) -> tuple[Scores, Whole]:
+        """All scores, outcome by outcome and in the order of the study's metrics, and the place of each one's outcome.
+
+        Scores of whole-set metrics are those of the tables.
+        """
+        kept = self._is_of_each
+        scores, of_unit = self.done.scores, self.done.unit_of_score
+        if not kept.all():
+            scores, of_unit = scores[kept], of_unit[kept]
+        if len(self._each) < len(self.metrics):
+            whole = [name for name in self.metrics if name not in self._each]
+            more = [table.only(whole).scores for table in self.tables.values()]
+            places = [np.repeat(self._places[model][:, None], len(whole), 1).ravel() for model in self.tables]
+            scores, of_unit = Scores.joined([scores, *more]), np.concatenate([of_unit, *places])
+        order = of_unit.astype(np.int64) * len(self.metrics) + scores.metric.placed(self.metrics)
+        if (order[1:] < order[:-1]).any():
+            rows = np.argsort(order)
+            scores, of_unit = scores[rows], of_unit[rows]
+        return scores, of_unit
 
 
 COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "cause", "target", "prediction")
 
+_NOT_COMPUTED = "it was not computed"
 _NO_MAP = "its map was not kept, which a metric over the whole set needs"
 _NO_SIZE = "the size of the images is not in the results: set data.size, or examples to at least 1, in the study"
 _NOT_FINITE = "its map holds NaN or infinite values"

@@ -18,6 +18,7 @@ from egcam.evaluation.score import Score
 from egcam.figures import method_grid, save, style
 from egcam.figures.page import Page, encoded
 from egcam.models.classifier import Prediction
+from egcam.pages.escaping import in_csv
 from egcam.photos.comparison import Result
 from egcam.saturation_check import figures as saturation_figures
 from egcam.saturation_check.result import QUANTITIES, Saturation
@@ -67,23 +68,14 @@ def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Score]])
         table = csv.writer(text)
         table.writerow(["image", "method", "metric", "value", "seconds", "cause"])
         for row in (row for scores in rows.values() for row in scores):
-            texts = [_inert(text) for text in (photo.name, row.method, row.metric)]
-            table.writerow([*texts, row.value, row.seconds, _inert(row.cause or "")])
+            texts = [in_csv(text) for text in (photo.name, row.method, row.metric)]
+            table.writerow([*texts, row.value, row.seconds, in_csv(row.cause or "")])
     return file
 
 
 def saturation_drawing(model: str, found: Saturation) -> bytes:
     """The saturation curves as an SVG, for showing."""
     return encoded(_curves(model, found), "svg", _DPI)
-
-
-def _inert(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula.
-
-    >>> _inert("=1+1.jpg"), _inert("cat.jpg")
-    ("'=1+1.jpg", 'cat.jpg')
-    """
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _checked(kind: str) -> str:

@@ -88,7 +88,7 @@ def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, pr
             metric_options={"insertion": {"step": step}, "deletion": {"step": step}},
             progress=spoken,
         )
-    return table.rows
+    return tuple(table.rows)
 
 
 def saturate(shared: SharedModel, photo: Photo, choices: Choices, progress: Progress) -> Saturation:

@@ -9,7 +9,17 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from egcam.cli import options as opt
-from egcam.cli.console import DONE, SOME_FAILED, STOPPED, answering, ended_by_signals, note, print_json, say
+from egcam.cli.console import (
+    DONE,
+    SOME_FAILED,
+    STOPPED,
+    answering,
+    ended_by_signals,
+    note,
+    print_json,
+    progress_bar,
+    say,
+)
 from egcam.cli.console import out as console
 from egcam.cli.help_texts import PlainCommand, PlainGroup, flowing
 
@@ -219,7 +229,8 @@ def status(
     from egcam.studies.progress import status as status_of
 
     _check_lasting(results)
-    found = status_of(results, workers)
+    with progress_bar("reading the results", wanted=not as_json) as share:
+        found = status_of(results, workers, share)
     if as_json:
         print_json(found.as_dict())
     else:
@@ -247,9 +258,15 @@ def report(
     _check_lasting(results)
     # In the folder of results, unless that is somewhere in the cloud.
     beside = Path("report") if "://" in results else Path(results) / "report"
-    written = write_report(
-        results, out or beside, baseline=baseline, sharpness=sharpness, say=lambda text: None if as_json else say(text)
-    )
+    with progress_bar("report", wanted=not as_json) as share:
+        written = write_report(
+            results,
+            out or beside,
+            baseline=baseline,
+            sharpness=sharpness,
+            say=lambda text: None if as_json else say(text),
+            progress=share,
+        )
     if as_json:
         print_json({"files": [str(file) for file in written]})
     else:

@@ -96,7 +96,7 @@ def _image_count(results: Results) -> int:
 
 
 def _unfinished(results: Results) -> str:
-    done = f"{len(results.outcomes):,} of {results.units:,} units are done"
+    done = f"{len(results.done):,} of {results.units:,} units are done"
     counts = {model: len(results.images(model)) for model in results.models}
     text = listed([f"{count:,} on {model}" for model, count in counts.items()])
     over = f"images that all methods have finished ({text})"
@@ -182,7 +182,7 @@ def _reference(results: Results) -> str:
 
 
 def _units(results: Results) -> str:
-    return f"{len(results.outcomes):,} of {results.units:,} done, {len(results.failures):,} failed"
+    return f"{len(results.done):,} of {results.units:,} done, {len(results.failures):,} failed"
 
 
 def _versions(versions: Mapping[str, str]) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
 from egcam.evaluation.numbers import counted
+from egcam.evaluation.score import Coded
 from egcam.metrics.registry import metric as metric_called
+from egcam.pages.escaping import in_csv
+from egcam.progress import Progress, part_of
 from egcam.studies.report.documents import document
 from egcam.studies.report.figures import Drawing, model_drawings, overall_drawing
 from egcam.studies.report.view import Report, gather
@@ -21,6 +24,9 @@ SUMMARY_COLUMNS = (
     *("baseline", "difference", "difference_low", "difference_high", "pairs", "verdict", "rank"),
 )
 
+# How far a report is when it has read, computed and drawn.
+_READ, _COMPUTED, _DRAWN = 0.1, 0.6, 0.8
+
 
 def write_report(
     source: Sourced,
@@ -29,6 +35,7 @@ def write_report(
     baseline: str | None = None,
     sharpness: float = 1.0,
     say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Write report.md, report.tex, report.html, scores.csv, summary.csv and figures/ into a folder.
 
@@ -41,6 +48,7 @@ def write_report(
         baseline: the method others are compared with; None is "grad-cam" where present, else the first.
         sharpness: an exponent of the example maps as they are shown; no number depends on it.
         say: called with what is done next: millions of scores take minutes.
+        progress: called with the share that is done, from 0 to 1.
 
     Returns:
         The files written.
@@ -49,9 +57,9 @@ def write_report(
         >>> write_report("results/", "results/report")                        # doctest: +SKIP
     """
     say("reading the results")
-    results = Results.of(source)
-    say(f"{counted(len(results.outcomes), 'unit')}: computing tables and intervals")
-    report = gather(results, baseline, sharpness)
+    results = Results.of(source, part_of(progress, 0.0, _READ))
+    say(f"{counted(len(results.done), 'unit')}: computing tables and intervals")
+    report = gather(results, baseline, sharpness, part_of(progress, _READ, _COMPUTED))
     say("drawing figures")
     drawings = [model_drawings(report, section) for section in report.sections]
     overall = overall_drawing(report)
@@ -64,10 +72,11 @@ def write_report(
     for drawing in [*(one for drawn in drawings for one in drawn), *([overall] if overall else [])]:
         files |= _figure_files(drawing)
     written = [_written(Path(out) / name, text) for name, text in files.items()]
+    part_of(progress, _COMPUTED, _DRAWN)(1.0)
     say("writing scores.csv")
     scores = Path(out) / "scores.csv"
     with scores.open("w", encoding="utf-8", newline="") as file:
-        write_csv(file, COLUMNS, results.lines())
+        write_csv(file, COLUMNS, score_rows(results, part_of(progress, _DRAWN, 1.0)))
     return [*written, scores]
 
 
@@ -93,21 +102,43 @@ def summary_rows(report: Report) -> list[tuple[Any, ...]]:
     return rows
 
 
+def score_rows(results: Results, progress: Progress | None = None) -> Iterator[tuple[Any, ...]]:
+    """The rows of scores.csv, a block of the results at a time: there may be millions."""
+    done, count = 0, len(results.done.scores)
+    for block in results.blocks():
+        yield from zip(*(_cells(column) for column in block.values()), strict=True)
+        done += len(block["value"])
+        part_of(progress, 0.0, 1.0)(done / max(1, count))
+
+
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV, numbers to the last digit, an empty field where there is none.
+    """Rows as CSV, numbers to the last digit, an empty field where there is none; texts are no formulas.
 
     Example:
-        >>> as_csv(["a", "b"], [(0.1, float("nan")), ("x,y", None)])
-        'a,b\\n0.1,\\n"x,y",\\n'
+        >>> as_csv(["a", "b"], [(0.1, float("nan")), ("x,y", None), ("=1", -1)])
+        'a,b\\n0.1,\\n"x,y",\\n\\'=1,-1\\n'
     """
     text = StringIO()
-    write_csv(text, columns, rows)
+    write_csv(text, columns, (map(_cell, row) for row in rows))
     return text.getvalue()
 
 
-def write_csv(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """The same into a file, row by row."""
+def write_csv(file: TextIO, columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Rows of cells into a file, one after the other."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
-    for row in rows:
-        writer.writerow(["" if isinstance(one, float) and not isfinite(one) else one for one in row])
+    writer.writerows(rows)
+
+
+def _cell(value: Any) -> Any:
+    """What is written of a value."""
+    if isinstance(value, str):
+        return in_csv(value)
+    return "" if isinstance(value, float) and not isfinite(value) else value
+
+
+def _cells(column: Any) -> list[Any]:
+    """The same of a column; of a text that stands in many rows once."""
+    if isinstance(column, Coded):
+        return column.renamed(_cell).listed()
+    return [_cell(value) for value in column.tolist()] if column.dtype.kind == "f" else column.tolist()

@@ -84,14 +84,7 @@ def _expected(report: Report, methods: Sequence[str]) -> frozenset[int]:
 
 def narrow(section: ModelSection) -> list[ModelSection]:
     """The section's scores in tables that a printed page can hold: some of its metrics each."""
-    table = section.table
-    return [
-        replace(
-            section,
-            table=type(table)(tuple(row for row in table.rows if row.metric in metrics), table.methods, metrics),
-        )
-        for metrics in _groups(table.metrics)
-    ]
+    return [replace(section, table=section.table.only(metrics)) for metrics in _groups(section.table.metrics)]
 
 
 def _groups(metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from egcam.evaluation.table import Table
 from egcam.figures.curve_panels import MeanCurve
 from egcam.figures.style import LineStyle
 from egcam.imageops import heatmaps
+from egcam.progress import Progress, piece_of
 from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
@@ -136,18 +137,23 @@ class Report:
         return caution(image_counts(section.table), len(section.table.methods))
 
 
-def gather(results: Results, baseline: str | None = None, sharpness: float = 1.0) -> Report:
+def gather(
+    results: Results, baseline: str | None = None, sharpness: float = 1.0, progress: Progress | None = None
+) -> Report:
     """The content of a report; an error that says how far the study is when there is nothing to report yet."""
     checked_sharpness(sharpness)
     against = baseline_of(results.methods, baseline)
     if not results.tables:
         raise ResultsError(
-            f"there is nothing to report yet: {len(results.outcomes):,} of {results.units:,} units are done, and no "
+            f"there is nothing to report yet: {len(results.done):,} of {results.units:,} units are done, and no "
             f"image by all {len(results.methods)} methods; resume the study and report again"
         )
     files = file_names(results.models)
     expected = tuple(one.name for one in results.study.methods if is_highlighted(one.method))
-    sections = tuple(_section(results, model, files[model], against, expected, sharpness) for model in results.tables)
+    sections = []
+    for place, model in enumerate(results.tables):
+        sections.append(_section(results, model, files[model], against, expected, sharpness))
+        piece_of(progress, place, len(results.tables))(1.0)
     return Report(
         provenance.heading(results),
         tuple(provenance.facts(results)),
@@ -156,7 +162,7 @@ def gather(results: Results, baseline: str | None = None, sharpness: float = 1.0
         looks(results.study.methods),
         expected,
         against,
-        sections,
+        tuple(sections),
         tuple(model for model in results.models if model not in results.tables),
         _ranking(list(results.tables.values())) if len(sections) > 1 else None,
     )
@@ -233,7 +239,7 @@ def _examples(results: Results, model: str, sharpness: float) -> tuple[Example, 
     chosen = [image for image in results.images(model) if image in pictures][: results.study.examples]
     if not chosen:
         return ()
-    maps = {method: results.source.maps(model, method) for method in results.methods}
+    maps = results.source.maps_of(model, chosen)
     classes = class_names(results.study, next(one for one in results.study.models if one.label == model))
     found = []
     for image in chosen:
@@ -242,7 +248,8 @@ def _examples(results: Results, model: str, sharpness: float) -> tuple[Example, 
         outcomes = [results.outcome(model, method, image) for method in results.methods]
         # A method that failed may not know the classes; the others do.
         known = next((one for one in outcomes if one.target >= 0), outcomes[0])
-        overlays = {method: _overlay(photograph, maps[method].get(image), sharpness) for method in results.methods}
+        own = {method: maps.get(method, {}).get(image) for method in results.methods}
+        overlays = {method: _overlay(photograph, coarse, sharpness) for method, coarse in own.items()}
         if any(overlay is not None for overlay in overlays.values()):
             name = known.name or f"image {image}"
             found.append(Example(name, known.target, known.prediction, photograph, overlays, classes))
