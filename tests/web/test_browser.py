@@ -292,6 +292,74 @@ def test_settings_that_change_make_a_new_map_and_mark_old_results(window: Any) -
     until(lambda: not window.find_elements("css selector", "#compare-pane.eg-old"), "the new comparison")
 
 
+@pytest.mark.parametrize("leaving", ["\ue007", "\t"], ids=["Enter", "Tab"])
+def test_what_is_typed_and_no_class_is_told_and_the_former_class_comes_back(window: Any, leaving: str) -> None:
+    click(window, "#sample-coffee")
+    before = _explained(window)
+    shown = until(lambda: _class_shown(window, "espresso"), "the class in the list of all")
+    click(window, "#target input")
+    _retype(window, "xyzzyq", leaving)
+    until(lambda: "No class is called 'xyzzyq'" in text(window, "#status .eg-error"), "the sentence")
+    assert "The class is still “espresso”." in text(window, "#status")
+    until(lambda: _class_shown(window, shown), "the former class")
+    assert text(window, "#explain-pane h3") == before
+    assert window.find_element("css selector", "#top label input").is_selected()
+    # A name typed in full is as good as a choice, and so is the first that the list has for a part of it.
+    for typed in ("Tabby", "tiger shark"):
+        click(window, "#target input")
+        _retype(window, typed, leaving)
+        until(lambda typed=typed: typed.lower() in text(window, "#explain-pane h3"), f"{typed} explained")
+        until(lambda typed=typed: _class_shown(window, typed.lower()), f"{typed} in the list")
+
+
+def _retype(window: Any, typed: str, leaving: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    box = window.switch_to.active_element
+    for keys in (Keys.CONTROL + "a", typed, leaving):
+        box.send_keys(keys)
+
+
+def _asked(window: Any) -> int:
+    """How often the page has asked its server to do something."""
+    asked = "performance.getEntriesByType('resource').filter(({name}) => /queue.join|api.run/.test(name)).length"
+    return int(window.execute_script(f"return {asked}"))
+
+
+def test_the_focus_stays_on_a_drop_down_after_a_choice(window: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    def has_focus(control: str) -> bool:
+        return bool(window.execute_script(f"return document.activeElement.matches('{control} input')"))
+
+    def is_open(control: str) -> bool:
+        return window.find_element("css selector", f"{control} input").get_attribute("aria-expanded") == "true"
+
+    click(window, "#sample-coffee")
+    _explained(window)
+    _choose(window, "#method", "LayerCAM")
+    until(lambda: "LayerCAM" in text(window, "#explain-pane .eg-maps"), "the chosen method's map")
+    assert has_focus("#method")
+    assert not is_open("#method")
+    # The list opens again with a press, a letter or an arrow, and the next choice is explained, too.
+    click(window, "#method input")
+    until(lambda: is_open("#method"), "the list")
+    window.switch_to.active_element.send_keys(Keys.ESCAPE)
+    until(lambda: not is_open("#method"), "the list to close")
+    window.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    until(lambda: is_open("#method"), "the list by an arrow")
+    _retype(window, "HiRes", Keys.ENTER)
+    until(lambda: "HiResCAM" in text(window, "#explain-pane .eg-maps"), "the typed method's map")
+    assert has_focus("#method")
+    # The next control is the next one on the page, and nothing is asked by walking past one.
+    until(lambda: _can_be_pressed(window, "#stop") == [False], "the end of it")
+    asked = _asked(window)
+    window.switch_to.active_element.send_keys(Keys.TAB)
+    until(lambda: window.execute_script("return document.activeElement.id") == "explain", "the next control")
+    settled(window)
+    assert _asked(window) == asked
+
+
 PASTE = """
 const [file] = arguments;
 const canvas = document.createElement('canvas');

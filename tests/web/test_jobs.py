@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from egcam.web.jobs import Stopped, Turn, Waiting, shares
+from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, shares
 
 _PATIENCE = 60.0
 
@@ -130,3 +130,20 @@ def test_the_place_in_the_queue_counts_each_visitor_once():
     waiting.leave(visitors[0], 2)
     waiting.leave(visitors[1])
     assert waiting.enter(Turn()) == 2
+
+
+def test_the_work_of_a_turn_is_begun_once():
+    turn = Turn()
+    with pytest.raises(Unchanged):
+        turn.take(0)
+    turn.next()
+    for odd in (None, "1", 0, 2):
+        with pytest.raises(Stopped):
+            turn.take(odd)
+    turn.take(1)
+    with pytest.raises(Unchanged):
+        turn.take(1)
+    turn.next()
+    with pytest.raises(Stopped):
+        turn.take(1)
+    turn.take(2)
