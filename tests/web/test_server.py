@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from egcam.errors import InputError, MissingExtraError
 from egcam.photos.comparison import explain_one
 from egcam.web.limits import Limits
 from egcam.web.server import Running, serve
+from support.browser import until
 from support.page_process import command
 from support.page_visitor import API, EXPLAIN, Visitor
 from support.small_models import METHODS
@@ -373,6 +376,22 @@ def test_the_page_loads_nothing_from_elsewhere(visitor: Visitor) -> None:
 def test_all_files_lie_in_the_own_folder(running: Running, visitor: Visitor) -> None:
     path = visitor.upload(encoded(picture(9)), "../../nine.png").json()[0]
     assert Path(path).resolve().is_relative_to(running.folder.resolve())
+
+
+def test_an_idle_page_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Gradio waits for in a loop, it does not look more often than a few dozen times a second."""
+    pauses: dict[str, float] = {}
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, *more: Any) -> Any:
+        place = sys._getframe(1).f_code
+        pauses[f"{place.co_filename}: {place.co_name}"] = seconds
+        return await sleep(seconds, *more)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    with serve(tiny_classifier()):
+        until(lambda: len([place for place in pauses if "queueing" in place]) >= 2, "Gradio's two loops")
+    assert min(pauses.values()) >= 0.02, pauses
 
 
 def test_a_port_in_use_is_told() -> None:
