@@ -407,7 +407,7 @@ def test_a_radar_shows_intervals_along_its_spokes() -> None:
     (axes,) = figures.radar(_radar_lines(("insertion", "deletion", "sparseness", "complexity"))).axes
     bars = [line.get_xydata() for line in axes.get_lines() if line.get_alpha() == 0.55]
     assert len(bars) == 8
-    # By insertion the worst is 1 and the best 3: 0.5 to 1.25 has lengths of -0.25 to 0.125, 2.5 to 3.25 of 0.75 to 1.125.
+    # By insertion the worst is 1 and the best 3: 0.5 to 1.25 has lengths -0.25 to 0.125, 2.5 to 3.25 has 0.75 to 1.125.
     ends = [0.2 + 0.8 * length for length in (-0.25, 0.125)], [0.2 + 0.8 * length for length in (0.75, 1.125)]
     assert bars[0][:, 1] == pytest.approx(ends[0])
     assert bars[4][:, 1] == pytest.approx(ends[1])

@@ -15,7 +15,8 @@ import pytest
 T = TypeVar("T")
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 60.0
+# Spent only by what fails, or on a machine that has much else to do.
+PATIENCE = 240.0
 
 
 def programs() -> tuple[str, str]:

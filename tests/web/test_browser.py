@@ -438,6 +438,30 @@ def test_on_a_phone_nothing_runs_over_the_side(running: Running, tmp_path: Path,
         assert window.execute_script("return document.body.classList.contains('dark')") == dark
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_file_name_breaks_only_at_its_own_signs(running: Running, tmp_path: Path, width: int) -> None:
+    name = "IMG_20240317_WhatsAppImageFromTheHolidayInPortugal-and-more-of-it.final_version.jpg"
+    file = _photo(tmp_path).rename(tmp_path / name)
+    with chromium(tmp_path, width, 900) as window:
+        opened(window, running.url)
+        _send(window, file)
+        _explained(window)
+        settled(window)
+        caption = window.find_element("css selector", "#explain-pane figcaption strong")
+        assert caption.get_attribute("title") == name
+        pieces = caption.find_elements("css selector", "span")
+        assert "".join(piece.text for piece in pieces) == f"{name[:30]}…{name[-30:]}"
+        assert [piece.text for piece in pieces][:2] == ["IMG_", "20240317_"]
+        for piece in pieces:
+            lines, outside = window.execute_script(
+                "const box = arguments[0].closest('figure').getBoundingClientRect();"
+                "const own = [...arguments[0].getClientRects()];"
+                "return [own.length, own.some(({right}) => right > box.right)]",
+                piece,
+            )
+            assert (lines, outside) == (1, False)
+
+
 def test_every_control_has_a_name(window: Any) -> None:
     click(window, "#sample-coffee")
     _explained(window)

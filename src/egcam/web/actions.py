@@ -25,7 +25,7 @@ from egcam.saturation_check.result import Saturation
 from egcam.web import downloads, fragments
 from egcam.web.choices import Choices, checked, named_class
 from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, shares
-from egcam.web.limits import Limits, read_upload, short_name
+from egcam.web.limits import Limits, read_upload, short_name, whole_name
 from egcam.web.session import Photo, explain, measure, open_photo, saturate
 from egcam.web.shared_model import SharedModel
 
@@ -133,7 +133,8 @@ class Actions:
         turn.take(ticket)
         file, name = _uploaded(upload, self.folder)
         image = read_upload(file, name, self.limits)
-        yield from self._opened(open_photo(self.shared, image, short_name(name)), turn, choices)
+        photo = open_photo(self.shared, image, short_name(name), whole_name(name))
+        yield from self._opened(photo, turn, choices)
 
     @_in_sentences(14)
     def open_sample(self, name: str, ticket: object, turn: Turn, *choices: object) -> Iterator[Shown]:
