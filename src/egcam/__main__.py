@@ -1,6 +1,15 @@
-"""`python -m egcam`, the same as the command `egcam`."""
+"""The command `egcam`, also as `python -m egcam`."""
 
-from egcam.cli import main
+from egcam.interrupts import end_quietly
+
+
+def main() -> None:
+    """Run the command."""
+    end_quietly()
+    from egcam.cli import main as command
+
+    command()
+
 
 if __name__ == "__main__":
     main()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from click.testing import Result
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from egcam.cli import app
-from egcam.cli.commands.saturation import read_models
+from egcam.cli.commands.saturation import _print, read_models
 from egcam.errors import LayerError, ModelError
 from egcam.models.zoo import load
 from egcam.photos.files import read_image
@@ -209,3 +213,20 @@ def test_the_embedded_network_on_two_photographs() -> None:
     assert first["verdict"]["trust"] == "yes"
     assert first["verdict"]["reach"] < 0.9
     assert names_in("egcam-saturation") > FIGURES | TABLES
+
+
+def test_names_of_models_and_layers_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = SimpleNamespace(
+        images=3, reach=0.25, saturated=0.5, gradient_size=0.75, agreement=0.5, trust="with care", text="It is so."
+    )
+    model, layer = "tf_efficientnetv2_s.in21k_ft_in1k", "features.denseblock4.denselayer16.conv2"
+    study: Any = SimpleNamespace(label=model, measured=SimpleNamespace(verdict=verdict, layer=layer))
+    shown = io.StringIO()
+    console = Console(file=shown, width=80, force_terminal=True, color_system=None, highlight=False)
+    monkeypatch.setattr("egcam.cli.commands.saturation.console", lambda: console)
+    _print([study, study], Path("out"))
+    lines = shown.getvalue().splitlines()
+    assert [line for line in lines if layer in line] == [f"{model} at {layer}"] * 2
+    numbers = [line.split() for line in lines if "with care" in line]
+    assert numbers == [["3", "0.25", "50%", "0.75", "0.50", "with", "care"]] * 2
+    assert max(map(len, lines)) <= 80

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,28 @@ def test_another_address_is_warned_of(served: dict[str, Any]) -> None:
     assert served["password"] is None
     assert served["limits"].megabytes == 3
     assert served["layer"] == "layer3"
+
+
+def test_a_page_for_all_says_an_address_that_others_can_type(
+    served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = " ".join(_run("--host", "0.0.0.0").output.split())
+    found = re.search(r"from other machines at http://([^:/ ]+):1/", told)
+    assert found is not None
+    try:
+        assert not ip_address(found[1]).is_unspecified
+    except ValueError:
+        assert found[1] == socket.gethostname()
+
+    # In no network there is only the name.
+    def unreachable(*_: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr("egcam.cli.commands.web.socket.socket", unreachable)
+    assert f"from other machines at http://{socket.gethostname()}:1/" in " ".join(
+        _run("--host", "0.0.0.0").output.split()
+    )
+    assert "other machines" not in _run().output
 
 
 def test_the_password_is_typed_asked_for_or_set(served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,3 +393,43 @@ def test_rounding_makes_no_rank():
     ]
     found, _ = mean_ranks(Table(tuple(rows), tuple(values), ("deletion",)))
     assert {one.method: one.mean for one in found} == {"a": 1.5, "b": 1.5, "c": 3.0}
+
+
+def _radar_lines(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [
+        {"metric": name, "method": method, "mean": mean, "low": mean - 0.5, "high": mean + 0.25}
+        for name in names
+        for method, mean in (("grad-cam", 1.0), ("layer-cam", 3.0))
+    ]
+
+
+def test_a_radar_shows_intervals_along_its_spokes() -> None:
+    (axes,) = figures.radar(_radar_lines(("insertion", "deletion", "sparseness", "complexity"))).axes
+    bars = [line.get_xydata() for line in axes.get_lines() if line.get_alpha() == 0.55]
+    assert len(bars) == 8
+    # By insertion the worst is 1 and the best 3: 0.5 to 1.25 has lengths -0.25 to 0.125, 2.5 to 3.25 has 0.75 to 1.125.
+    ends = [0.2 + 0.8 * length for length in (-0.25, 0.125)], [0.2 + 0.8 * length for length in (0.75, 1.125)]
+    assert bars[0][:, 1] == pytest.approx(ends[0])
+    assert bars[4][:, 1] == pytest.approx(ends[1])
+    # Less is better by deletion, to the right: 0.5 to 1.25 around the best, 1, has lengths of 0.875 to 1.25.
+    assert bars[1][:, 0] == pytest.approx([0.2 + 0.8 * 0.875, 0.2 + 0.8 * 1.25])
+    # The two methods' bars are beside each other, not on top.
+    assert bars[0][0, 0] != bars[4][0, 0]
+    without = [
+        {key: line[key] for key in ("metric", "method", "mean")}
+        for line in _radar_lines(("irof", "insertion", "deletion"))
+    ]
+    assert not [line for line in figures.radar(without).axes[0].get_lines() if line.get_alpha() == 0.55]
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+@pytest.mark.parametrize("count", [3, 4, 5, 7])
+def test_a_radar_takes_no_more_paper_than_it_needs(count: int, width: style.Width) -> None:
+    names = ("insertion", "deletion", "sparseness", "complexity", "irof", "average-drop", "pointing-game")[:count]
+    figure = figures.radar(_radar_lines(names), width=width)
+    figure.canvas.draw()
+    inks = [artist.get_window_extent() for artist in (*figure.axes[0].get_lines(), *figure.axes[0].texts)]
+    (note,) = [text.get_window_extent() for text in figure.texts]
+    lowest, highest = min(ink.y0 for ink in inks), max(ink.y1 for ink in inks)
+    assert 0 <= lowest - note.y1 <= 0.15 * figure.dpi
+    assert 0 <= figure.bbox.y1 - highest <= 0.15 * figure.dpi

@@ -15,7 +15,8 @@ import pytest
 T = TypeVar("T")
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 60.0
+# Spent only by what fails, or on a machine that has much else to do.
+PATIENCE = 240.0
 
 
 def programs() -> tuple[str, str]:
@@ -77,17 +78,51 @@ def text(window: Any, selector: str) -> str:
     return found[0].text if found else ""
 
 
+def opened(window: Any, url: str) -> None:
+    """Load the page, and wait until its own script has run: before that it hears neither pastes nor presses."""
+    window.get(url)
+    is_heard = "return document.querySelector('#status')?.getAttribute('role') === 'status'"
+    until(lambda: window.execute_script(is_heard) and "to begin" in text(window, "#status"), "the page")
+
+
 def click(window: Any, selector: str) -> None:
-    """Press a control, scrolled into view."""
-    element = until(lambda: window.find_element("css selector", selector), selector)
-    window.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-    element.click()
+    """Press a control, scrolled into view, once it can be pressed: a press on a disabled one would be lost."""
+
+    def press() -> bool:
+        element = window.find_element("css selector", selector)
+        window.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        if not element.is_enabled():
+            return False
+        element.click()
+        return True
+
+    until(press, f"{selector} to be pressed")
 
 
 def open_tab(window: Any, name: str) -> None:
-    """Show one of the page's tabs."""
-    tabs = window.find_elements("css selector", "button[role=tab]")
-    next(tab for tab in tabs if tab.text == name and tab.is_displayed()).click()
+    """Show one of the page's tabs, and wait until it is shown."""
+
+    def tab() -> Any:
+        tabs = window.find_elements("css selector", "button[role=tab]")
+        return next((tab for tab in tabs if tab.text == name and tab.is_displayed()), None)
+
+    is_shown = f"return !!document.querySelector('#{name.lower()}-pane')?.closest('[role=tabpanel]').checkVisibility()"
+
+    def is_open() -> bool:
+        return tab().get_attribute("aria-selected") == "true" and window.execute_script(is_shown)
+
+    until(lambda: tab() and (tab().click() or True), f"the tab {name}")
+    until(is_open, f"what is in the tab {name}")
+
+
+def settled(window: Any) -> None:
+    """Wait until what was asked of the page by now is drawn: pictures read, places worked out, two frames shown."""
+    window.execute_async_script(
+        "const done = arguments[0];"
+        "const pictures = [...document.images].filter((one) => one.checkVisibility()).map((one) => one.decode());"
+        "Promise.allSettled([document.fonts.ready, ...pictures])"
+        ".then(() => requestAnimationFrame(() => requestAnimationFrame(() => done())));"
+    )
 
 
 def foreign_requests(window: Any, own: str) -> list[str]:

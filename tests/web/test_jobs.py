@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-from egcam.web.jobs import Stopped, Turn, Waiting, shares
+from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, shares
+
+_PATIENCE = 60.0
 
 
-def _follow(running: Generator[float, None, Any]) -> tuple[list[float], Any]:
-    seen = []
+def _follow(running: Generator[float, None, Any], seen: list[float] | None = None) -> tuple[list[float], Any]:
+    seen = [] if seen is None else seen
     while True:
         try:
             seen.append(next(running))
@@ -20,25 +23,38 @@ def _follow(running: Generator[float, None, Any]) -> tuple[list[float], Any]:
             return seen, end.value
 
 
-def _steps(count: int, made: list[int]) -> Callable[[Callable[[float], None]], str]:
-    """Work of some steps, each longer than a look at it."""
-    pause = threading.Event()
+class _Steps:
+    """Work of many steps that waits in each one until the test lets it go on."""
 
-    def work(progress: Callable[[float], None]) -> str:
-        for step in range(count):
-            progress(step / count)
-            pause.wait(0.2)
-            made.append(step)
-        return "done"
+    def __init__(self) -> None:
+        self.made = 0
+        self.is_inside, self.may_go = threading.Event(), threading.Event()
 
-    return work
+    def __call__(self, progress: Callable[[float], None]) -> None:
+        for step in range(1000):
+            progress(step / 1000)
+            self.made += 1
+            self.is_inside.set()
+            assert self.may_go.wait(_PATIENCE)
 
 
 def test_shares_rise_and_the_result_comes_back() -> None:
-    seen, result = _follow(shares(_steps(3, []), Turn()))
+    seen: list[float] = []
+
+    def work(progress: Callable[[float], None]) -> str:
+        for share in (0.0, 0.25, 0.5):
+            progress(share)
+            # The next step comes when this one was seen, however seldom this machine lets anyone look.
+            end = time.monotonic() + _PATIENCE
+            while share not in seen:
+                assert time.monotonic() < end
+                time.sleep(0.001)
+        return "done"
+
+    _, result = _follow(shares(work, Turn()), seen)
     assert result == "done"
     assert seen == sorted(seen)
-    assert seen[-1] > 0
+    assert set(seen) == {0.0, 0.25, 0.5}
 
 
 def test_an_error_comes_out_where_it_is_awaited() -> None:
@@ -50,35 +66,39 @@ def test_an_error_comes_out_where_it_is_awaited() -> None:
 
 
 def test_when_the_turn_passes_on_the_work_ends_at_its_next_step() -> None:
-    turn, made = Turn(), []
-    running = shares(_steps(1000, made), turn)
+    turn, work = Turn(), _Steps()
+    running = shares(work, turn)
     next(running)
+    assert work.is_inside.wait(_PATIENCE)
     turn.next()
     with pytest.raises(Stopped):
         _follow(running)
+    work.may_go.set()
     _wait_for_threads()
-    assert len(made) <= 2
+    assert work.made == 1
 
 
 def test_a_visitor_who_leaves_ends_the_work() -> None:
-    made: list[int] = []
-    running = shares(_steps(1000, made), Turn())
+    work = _Steps()
+    running = shares(work, Turn())
     next(running)
+    assert work.is_inside.wait(_PATIENCE)
     running.close()
+    work.may_go.set()
     _wait_for_threads()
-    assert len(made) <= 2
+    assert work.made == 1
 
 
 def test_work_begun_after_the_turn_passed_on_is_not_stopped_by_it() -> None:
     turn = Turn()
     turn.next()
-    assert _follow(shares(_steps(1, []), turn))[1] == "done"
+    assert _follow(shares(lambda progress: progress(0.5) or "done", turn))[1] == "done"
 
 
 def _wait_for_threads() -> None:
     for thread in threading.enumerate():
         if thread.name.endswith("(_run)"):
-            thread.join(10)
+            thread.join(_PATIENCE)
             assert not thread.is_alive()
 
 
@@ -110,3 +130,20 @@ def test_the_place_in_the_queue_counts_each_visitor_once():
     waiting.leave(visitors[0], 2)
     waiting.leave(visitors[1])
     assert waiting.enter(Turn()) == 2
+
+
+def test_the_work_of_a_turn_is_begun_once():
+    turn = Turn()
+    with pytest.raises(Unchanged):
+        turn.take(0)
+    turn.next()
+    for odd in (None, "1", 0, 2):
+        with pytest.raises(Stopped):
+            turn.take(odd)
+    turn.take(1)
+    with pytest.raises(Unchanged):
+        turn.take(1)
+    turn.next()
+    with pytest.raises(Stopped):
+        turn.take(1)
+    turn.take(2)

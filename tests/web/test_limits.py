@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.web.limits import Limits, read_upload, short_name
+from egcam.web.limits import Limits, read_upload, short_name, whole_name
 from support.tiny_page import bomb, encoded, picture
 
 PIXELS = picture(1)
@@ -95,3 +95,9 @@ def test_a_file_that_is_too_large_or_empty(tmp_path: Path) -> None:
 )
 def test_names_are_shown_without_folders_and_never_long(name: str, shown: str) -> None:
     assert short_name(name) == shown
+
+
+def test_the_whole_name_is_kept_as_long_as_files_have_one() -> None:
+    assert whole_name("a/b\n" + "x" * 100 + ".png") == "b" + "x" * 100 + ".png"
+    assert whole_name("x" * 500 + ".png") == "x" * 251 + ".png"
+    assert whole_name("") == "image"

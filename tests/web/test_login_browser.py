@@ -48,14 +48,16 @@ def test_the_password_opens_the_page_and_the_page_works(address: str, tmp_path: 
     photo.write_bytes(encoded(picture(1)))
     with chromium(tmp_path) as window:
         window.get(address)
-        assert window.switch_to.active_element.get_attribute("name") == "password"
+        until(lambda: window.switch_to.active_element.get_attribute("name") == "password", "the cursor in the form")
         assert not window.find_elements("css selector", ".gradio-container")
         _type(window, "wrong")
         until(lambda: text(window, "[role=alert]") == "That is not the password.", "the refusal")
         _type(window, PASSWORD)
         until(lambda: "to begin" in text(window, "#status"), "the page")
         assert window.current_url == f"{address}/"
-        window.find_element("css selector", "#drop input[type=file]").send_keys(str(photo))
+        until(lambda: window.find_elements("css selector", "#drop input[type=file]"), "the drop zone")[0].send_keys(
+            str(photo)
+        )
         until(lambda: "took" in text(window, "#status"), "the explanation")
         # The cookie is kept, and no script can read it.
         window.refresh()

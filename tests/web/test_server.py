@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from egcam.errors import InputError, MissingExtraError
 from egcam.photos.comparison import explain_one
 from egcam.web.limits import Limits
 from egcam.web.server import Running, serve
+from support.browser import until
 from support.page_process import command
 from support.page_visitor import API, EXPLAIN, Visitor
 from support.small_models import METHODS
@@ -250,6 +253,60 @@ def test_values_no_control_offers_are_told_in_a_sentence(
     assert "Traceback" not in shown[0]
 
 
+def _begin_class(visitor: Visitor, typed: Any) -> list[Any]:
+    """What the page is shown when a class is chosen or typed: status, ticket, Stop, class, top class, turn."""
+    status, ticket, stop, shown, _, top, changed = visitor.at_once("begin_explain_class", [None, None, typed, None])
+    return [status, ticket, stop, shown, top, changed]
+
+
+def _explain_class(visitor: Visitor, ticket: Any) -> list[Any]:
+    return Visitor.outputs(visitor.queued("explain_class", [ticket, None, None, None, *visitor.filled(EXPLAIN)]))
+
+
+def _is_text_shown(shown: list[Any]) -> bool:
+    return any(isinstance(one, str) for one in shown)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("dgo", "No class is called &#39;dgo&#39;; did you mean &#39;dog&#39;?"),
+        ("<b>", "No class is called &#39;&lt;b&gt;&#39;"),
+        ("x" * 10_000, "No class is called"),
+        (7, "There is no class 7"),
+        ({"a": 1}, "No class is chosen"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_class_there_is_not_leaves_the_former_one(visitor: Visitor, typed: Any, told: str) -> None:
+    visitor.open(encoded(picture(2)), "two.png")
+    _, ticket, *_ = _begin_class(visitor, 1)
+    _explain_class(visitor, ticket)
+    status, _, _, shown, top, changed = _begin_class(visitor, typed)
+    assert told in status
+    assert "The class is still “dog”." in status
+    assert len(status) < 500
+    kept = {"__type__": "update"}
+    assert (shown, top, changed) == (1, kept, kept)
+    # The page asks for the map all the same, with the ticket it has: nothing is done.
+    assert not _is_text_shown(_explain_class(visitor, ticket))
+    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(2, 1))
+
+
+@pytest.mark.parametrize("typed", [2, "2", "bird", " BIRD"])
+def test_a_class_can_be_typed_by_name_or_number(visitor: Visitor, typed: Any) -> None:
+    visitor.open(encoded(picture(2)), "two.png")
+    assert _begin_class(visitor, 0)[3] == 0
+    _, ticket, _, shown, top, changed = _begin_class(visitor, typed)
+    assert (shown, top, changed) == (2, 2, ticket)
+    _explain_class(visitor, ticket)
+    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(2, 2))
+    # Gradio tells of a choice twice, and once more when the list is left.
+    for again in (typed, shown, "", None):
+        assert _begin_class(visitor, again)[3] == 2
+        assert not _is_text_shown(_explain_class(visitor, ticket))
+
+
 def test_without_an_image_there_is_a_sentence(visitor: Visitor) -> None:
     assert "There is no image yet" in visitor.explain(1)[0]
     for name in ("explained_png", "saturation_svg", "scores_csv"):
@@ -319,6 +376,22 @@ def test_the_page_loads_nothing_from_elsewhere(visitor: Visitor) -> None:
 def test_all_files_lie_in_the_own_folder(running: Running, visitor: Visitor) -> None:
     path = visitor.upload(encoded(picture(9)), "../../nine.png").json()[0]
     assert Path(path).resolve().is_relative_to(running.folder.resolve())
+
+
+def test_an_idle_page_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Gradio waits for in a loop, it does not look more often than a few dozen times a second."""
+    pauses: dict[str, float] = {}
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, *more: Any) -> Any:
+        place = sys._getframe(1).f_code
+        pauses[f"{place.co_filename}: {place.co_name}"] = seconds
+        return await sleep(seconds, *more)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    with serve(tiny_classifier()):
+        until(lambda: len([place for place in pauses if "queueing" in place]) >= 2, "Gradio's two loops")
+    assert min(pauses.values()) >= 0.02, pauses
 
 
 def test_a_port_in_use_is_told() -> None:

@@ -21,9 +21,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from egcam.errors import EgcamError, InputError, MissingExtraError, NonFiniteMapWarning, ZeroMapWarning
+from egcam.interrupts import STOPPED as STOPPED
+from egcam.interrupts import command_runs
 from egcam.progress import Progress, piece_of
 
-DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA, NO_SPACE, STOPPED = 0, 1, 2, 3, 4, 130
+DONE, SOME_FAILED, WRONG_USE, MISSING_EXTRA, NO_SPACE = 0, 1, 2, 3, 4
 EXIT_CODES = (
     "Exit codes: 0 all done; 1 some images failed, the others are done; "
     "2 wrong usage (unknown model, method, layer, class, …); 3 an extra is not installed; 4 the disk is full; "
@@ -154,6 +156,7 @@ def answering(command: Command) -> Command:
 
     @wraps(command)
     def answered(*arguments: Any, **options: Any) -> None:
+        command_runs()
         try:
             with clear_errors(bool(options.get("as_json"))), plain_warnings():
                 raise typer.Exit(command(*arguments, **options) or DONE)

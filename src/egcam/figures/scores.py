@@ -87,13 +87,35 @@ def normalised(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, f
         >>> normalised(panel, higher_is_better=False)
         {'a': 1.0, 'b': 0.75, 'c': 0.0}
     """
-    means = [score.mean for score in panel.values() if isfinite(score.mean)]
-    if not means:
-        return {method: float("nan") for method in panel}
-    worst, best = (min(means), max(means)) if higher_is_better else (max(means), min(means))
+    worst, best = _worst_and_best(panel, higher_is_better)
     if worst == best:
         return {method: 1.0 if isfinite(score.mean) else float("nan") for method, score in panel.items()}
-    return {method: abs(score.mean - worst) / abs(best - worst) for method, score in panel.items()}
+    return {method: (score.mean - worst) / (best - worst) for method, score in panel.items()}
+
+
+def normalised_intervals(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, tuple[float, float]]:
+    """The intervals on the scale of `normalised`, the worse end first; none where there is no scale or no interval.
+
+    Example:
+        >>> panel = {"a": Mean("deletion", "a", 1.0, 0.0, 2.0), "b": Mean("deletion", "b", 5.0)}
+        >>> normalised_intervals(panel, higher_is_better=False)
+        {'a': (0.75, 1.25)}
+    """
+    worst, best = _worst_and_best(panel, higher_is_better)
+    if worst == best:
+        return {}
+    found = {}
+    for method, score in panel.items():
+        low, high = sorted((end - worst) / (best - worst) for end in (score.low, score.high))
+        if isfinite(low) and isfinite(high):
+            found[method] = (low, high)
+    return found
+
+
+def _worst_and_best(panel: Mapping[str, Mean], higher_is_better: bool) -> tuple[float, float]:
+    """The ends of a metric's scale; the same twice where no method has a score."""
+    means = [score.mean for score in panel.values() if isfinite(score.mean)] or [0.0]
+    return (min(means), max(means)) if higher_is_better else (max(means), min(means))
 
 
 def mean_ranks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ _LATEX_SIGNS = {
     "comment_start_string": "<#",
     "comment_end_string": "#>",
 }
+
+
+# Shorter words fit into the narrowest caption there is, three beside each other on a phone.
+_LONG_WORD = 12
+_NAME_PIECE = re.compile(r"\.?[^-_.,+()\[\]]*[-_,+()\[\]]*")
 
 
 @dataclass(frozen=True)
@@ -83,10 +89,28 @@ def _environment(suffix: str) -> Environment:
         keep_trailing_newline=True,
         **options,
     )
-    environment.filters |= {"jpeg": jpeg, "data_uri": data_uri}
+    environment.filters |= {"jpeg": jpeg, "data_uri": data_uri, "pieces": pieces}
     if suffix in _TABLES:
         environment.filters["table"] = lambda table: Markup(_TABLES[suffix](table))
     return environment
+
+
+def pieces(text: str) -> list[tuple[str, bool]]:
+    """A text in pieces between which a line may end, each with whether it may be cut short where there is no room.
+
+    A file's name is one long word, which browsers would break anywhere: it is taken apart at its own signs.
+
+    Example:
+        >>> pieces("my cat")
+        [('my cat', False)]
+        >>> [piece for piece, _ in pieces("IMG_20240317-holiday.final.jpeg")]
+        ['IMG_', '20240317-', 'holiday', '.final', '.jpeg']
+    """
+    found: list[tuple[str, bool]] = []
+    for part in re.split(rf"(\S{{{_LONG_WORD},}})", text):
+        is_long = len(part) >= _LONG_WORD and not any(letter.isspace() for letter in part)
+        found += [(piece, True) for piece in _NAME_PIECE.findall(part)] if is_long else [(part, False)]
+    return [(piece, is_cut) for piece, is_cut in found if piece]
 
 
 def data_uri(content: bytes, kind: str) -> str:

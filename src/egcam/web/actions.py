@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from egcam.errors import EgcamError, InputError, near_misses
+from egcam.errors import EgcamError, InputError, TargetError, near_misses
 from egcam.evaluation.score import Score
 from egcam.figures import style
 from egcam.models.classifier import Prediction
@@ -23,9 +23,9 @@ from egcam.photos.demo import PHOTOGRAPHS
 from egcam.progress import Progress
 from egcam.saturation_check.result import Saturation
 from egcam.web import downloads, fragments
-from egcam.web.choices import Choices, checked
-from egcam.web.jobs import Stopped, Turn, Waiting, shares
-from egcam.web.limits import Limits, read_upload, short_name
+from egcam.web.choices import Choices, checked, named_class
+from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, shares
+from egcam.web.limits import Limits, read_upload, short_name, whole_name
 from egcam.web.session import Photo, explain, measure, open_photo, saturate
 from egcam.web.shared_model import SharedModel
 
@@ -54,6 +54,8 @@ def _in_sentences(
         def guarded(self: Actions, *arguments: Any) -> Iterator[Shown]:
             try:
                 yield from action(self, *arguments)
+            except Unchanged:
+                yield (KEEP,) * outputs
             except Stopped:
                 yield (fragments.message(STOPPED), *others)
             except EgcamError as error:
@@ -88,6 +90,24 @@ class Actions:
         turn.next()
         return fragments.message(_queued(self.waiting.enter(turn))), turn.number, _enabled(True)
 
+    def begin_class(self, turn: Turn, photo: Photo | None, typed: object, chosen: int | None) -> Shown:
+        """Begin with another class, chosen from the list or typed: what names none is told, and the former comes back.
+
+        Shows what `begin` does, and then the class in the list of all, as the class chosen last and among the top ones,
+        and the number of the turn in which it changed. Gradio calls this also when the list is only left.
+        """
+        unchanged = (KEEP, KEEP, KEEP, chosen, KEEP, KEEP, KEEP)
+        if typed in (None, "", chosen):
+            return unchanged
+        try:
+            index = named_class(self.shared, typed)
+        except TargetError as error:
+            still = "" if chosen is None else f" The class is still “{self.shared.classes[chosen]}”."
+            return (fragments.message(_sentence(str(error)) + still, "error"), *unchanged[1:])
+        if index == chosen:
+            return unchanged
+        return (*self.begin(turn), index, index, _in_top(photo, index), turn.number)
+
     def stop(self, turn: Turn) -> tuple[str, Any]:
         """End what is running for this visitor."""
         turn.next()
@@ -107,18 +127,19 @@ class Actions:
         """Which buttons do something now: Stop, then the downloads of each result, as the page has them."""
         return [_enabled(turn.is_busy), *(_enabled(bool(result)) for result in results)]
 
-    @_in_sentences(13, emptied=4)
+    @_in_sentences(14, emptied=4)
     def open_upload(self, ticket: object, turn: Turn, upload: object, *choices: object) -> Iterator[Shown]:
         """Show the network an uploaded image, and explain what it says."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         file, name = _uploaded(upload, self.folder)
         image = read_upload(file, name, self.limits)
-        yield from self._opened(open_photo(self.shared, image, short_name(name)), turn, choices)
+        photo = open_photo(self.shared, image, short_name(name), whole_name(name))
+        yield from self._opened(photo, turn, choices)
 
-    @_in_sentences(13)
+    @_in_sentences(14)
     def open_sample(self, name: str, ticket: object, turn: Turn, *choices: object) -> Iterator[Shown]:
         """Show the network one of the samples, and explain what it says."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         if name not in self.samples:
             raise InputError(f"there is no sample {name!r}; {near_misses(name, self.samples)}")
         image = self.samples[name].read()
@@ -131,20 +152,20 @@ class Actions:
         tops = [(f"{one.name}  {one.probability:.1%}", one.index) for one in photo.predictions[:TOP]]
         top = {"__type__": "update", "choices": tops, "value": best.index}
         cleared = (fragments.photograph(photo), None, "", None, "", None, "", None)
-        yield (fragments.message(said), photo, top, best.index, None, *cleared)
+        yield (fragments.message(said), photo, top, best.index, None, *cleared, best.index)
         for status, pane, explained in self._explaining(photo, turn, best.index, *choices):
-            yield (status, *(KEEP,) * 4, pane, explained, *(KEEP,) * 6)
+            yield (status, *(KEEP,) * 4, pane, explained, *(KEEP,) * 7)
 
     @_in_sentences(3)
     def explain(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """One method's map; yields status, pane and what can be downloaded."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         yield from self._explaining(_opened(photo), turn, *choices)
 
     @_in_sentences(3)
     def explain_again(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """The map anew after a setting has changed; nothing where there is no image yet."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         if photo is None:
             yield fragments.message("Drop an image, or take a sample, to begin."), KEEP, KEEP
             return
@@ -165,7 +186,7 @@ class Actions:
     @_in_sentences(3)
     def compare(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """Several methods' maps, one by one; yields status, pane and what can be downloaded."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         photo, found = _opened(photo), self._checked(*choices)
         target = photo.prediction(found.target)
         results: list[Result] = []
@@ -194,7 +215,7 @@ class Actions:
     @_in_sentences(3)
     def measure(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """Several methods' scores, method by method; yields status, pane and what can be downloaded."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         photo, found = _opened(photo), self._checked(*choices)
         target = photo.prediction(found.target)
         rows: Scores = {}
@@ -212,7 +233,7 @@ class Actions:
     @_in_sentences(3)
     def saturate(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """The saturation curves and the verdict; yields status, pane and what can be downloaded."""
-        _check_ticket(ticket, turn)
+        turn.take(ticket)
         target_index, layer = choices
         photo, found = _opened(photo), self._checked(target_index, "grad-cam", layer, samples=1, reference="usual")
         target = photo.prediction(found.target)
@@ -294,10 +315,10 @@ def _counted(what: str, number: int, count: int) -> str:
     return what if count == 1 else f"{what}, {number + 1} of {count}"
 
 
-def _check_ticket(ticket: object, turn: Turn) -> None:
-    """Work that waited while its visitor began something else is not done."""
-    if ticket != turn.number:
-        raise Stopped
+def _in_top(photo: Photo | None, target: int) -> int | None:
+    """The class among the top ones, if it is one of them."""
+    tops = [] if photo is None else [one.index for one in photo.predictions[:TOP]]
+    return target if target in tops else None
 
 
 def _opened(photo: Photo | None) -> Photo:

@@ -9,9 +9,13 @@ from typing import Any
 from egcam.attribution.references import MADE_BY_NAME, by_name
 from egcam.attribution.registry import methods as known_methods
 from egcam.errors import LayerError, MethodError, SamplingError, TargetError, near_misses
+from egcam.models.targets import class_index
 from egcam.web.limits import Limits
 from egcam.web.shared_model import USUAL as USUAL
 from egcam.web.shared_model import SharedModel
+
+# Of what is typed where a class is chosen; no class has a longer name.
+_LONGEST_TYPED = 160
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,13 @@ def checked(
         _checked_samples(samples, limits.samples),
         _checked_reference(reference),
     )
+
+
+def named_class(shared: SharedModel, typed: object) -> int:
+    """The class that was chosen, or whose name or number was typed; else an error that says what comes near it."""
+    if isinstance(typed, str) and _whole(typed) is None:
+        return class_index(typed[:_LONGEST_TYPED], shared.classes, len(shared.classes))
+    return _checked_target(typed, len(shared.classes))
 
 
 def _checked_target(target: object, count: int) -> int:

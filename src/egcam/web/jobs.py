@@ -17,11 +17,28 @@ class Stopped(Exception):
     """The work was stopped on request."""
 
 
+class Unchanged(Exception):
+    """There is nothing to do: nothing has changed since."""
+
+
 class Turn:
     """Whose turn it is within one session: work that was begun in an earlier turn ends at its next step."""
 
     def __init__(self) -> None:
-        self.number = self.ended = 0
+        self.number = self.begun = self.ended = 0
+
+    def take(self, ticket: object) -> None:
+        """Begin the work of the turn.
+
+        Raises:
+            Stopped: another turn has begun since the ticket was given out.
+            Unchanged: the work of this turn was begun before.
+        """
+        if ticket != self.number:
+            raise Stopped
+        if self.begun == self.number:
+            raise Unchanged
+        self.begun = self.number
 
     def next(self) -> None:
         """End what is running."""

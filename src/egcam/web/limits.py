@@ -15,6 +15,7 @@ _MEGABYTE = 2**20
 # Pillow knows some sixty formats, among them ones that start other programs (PostScript); a page needs these six.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _LONGEST_NAME = 60
+_LONGEST_OF_ALL = 255
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,17 @@ def short_name(name: str) -> str:
         >>> short_name("C:\\\\photos\\\\cat.png"), short_name("")
         ('cat.png', 'image')
     """
-    bare = name.replace("\\", "/").rsplit("/", 1)[-1]
-    clean = "".join(character for character in bare if character.isprintable()).strip()
+    clean = whole_name(name)
     if len(clean) > _LONGEST_NAME:
         clean = clean[: _LONGEST_NAME // 2] + "…" + clean[-_LONGEST_NAME // 2 :]
-    return clean or "image"
+    return clean
+
+
+def whole_name(name: str) -> str:
+    """A file's name without folders and control characters; no file system takes a longer one."""
+    bare = name.replace("\\", "/").rsplit("/", 1)[-1]
+    clean = "".join(character for character in bare if character.isprintable()).strip()
+    return clean[-_LONGEST_OF_ALL:] or "image"
 
 
 def _check_file_size(file: Path, limits: Limits) -> None:

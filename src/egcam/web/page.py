@@ -27,6 +27,8 @@ _MOST_COST_MEASURED = 8
 # Each method's own number, as `egcam explain` takes it.
 _DEFAULT_SAMPLES = 0
 _HOUR = 3600
+# Nobody sees that their work begins this much later.
+_LOOK_SECONDS = 0.03
 # All that runs the network or draws takes turns: the network is shared, and the processor is the limit.
 _QUEUE: dict[str, Any] = {"concurrency_id": "network", "concurrency_limit": 1, "trigger_mode": "multiple"}
 
@@ -47,6 +49,10 @@ def build(actions: Actions) -> Page:
     with gr.Blocks(title=f"egcam: {TITLE}", analytics_enabled=False) as blocks:
         _Layout(actions).build()
     blocks.queue(max_size=actions.limits.waiting, default_concurrency_limit=1, api_open=False)
+    # Gradio looks a thousand times a second whether somebody waits, and a hundred times for progress, which is told by
+    # other means here: a twentieth of a core, all day long.
+    blocks._queue.sleep_when_free = _LOOK_SECONDS
+    blocks._queue.progress_update_sleep_when_free = 1.0
     return Page(blocks, stylesheet(thumbnails), SCRIPT, theme())
 
 
@@ -68,6 +74,9 @@ class _Layout:
         self.photo = gr.State(None, time_to_live=_HOUR)
         self.explained, self.compared = gr.State(None, time_to_live=_HOUR), gr.State(None, time_to_live=_HOUR)
         self.scores, self.saturation = gr.State(None, time_to_live=_HOUR), gr.State(None, time_to_live=_HOUR)
+        # The class chosen last, whatever is typed since, and the turn in which another was chosen.
+        self.chosen = gr.State(None)
+        self.changed = AnyNumber(0, visible="hidden", label="class changed")
         self.ticket = AnyNumber(0, visible="hidden", label="turn")
         self.file = gr.File(visible="hidden", label="download", interactive=False)
         self._status()
@@ -109,6 +118,8 @@ class _Layout:
             [(f"{name} ({index})", index) for index, name in enumerate(shared.classes)],
             value=None,
             label="Or any class",
+            # What is typed and no class comes to the server, which says so: Gradio would keep silent.
+            allow_custom_value=True,
             info=f"Type to search all {len(shared.classes)}.",
             elem_id="target",
         )
@@ -199,7 +210,7 @@ class _Layout:
         opened = [
             *(self.status, self.photo, self.top, self.target, self.drop),
             *(self.explain_pane, self.explained, self.compare_pane, self.compared),
-            *(self.metrics_pane, self.scores, self.saturation_pane, self.saturation),
+            *(self.metrics_pane, self.scores, self.saturation_pane, self.saturation, self.chosen),
         ]
         self._then(self.drop.upload, actions.open_upload, "open_upload", [self.drop, *settings], opened)
         for name, button in self.sample_buttons.items():
@@ -207,22 +218,29 @@ class _Layout:
         explaining = [self.photo, self.target, *settings]
         explained = [self.status, self.explain_pane, self.explained]
         self._then(self.explain_button.click, actions.explain, "explain", explaining, explained)
-        self.top.input(_same, self.top, self.target, api_name="top", **_AT_ONCE)
+        self.top.input(_twice, self.top, [self.target, self.chosen], api_name="top", **_AT_ONCE)
         self._then(self.top.input, actions.explain, "explain_top", [self.photo, self.top, *settings], explained)
-        self.target.input(self._in_top, [self.photo, self.target], self.top, api_name="target", **_AT_ONCE)
-        self._then(self.target.input, actions.explain, "explain_class", explaining, explained)
+        begun = self.target.input(
+            actions.begin_class,
+            [self.turn, self.photo, self.target, self.chosen],
+            [*self._told(), self.target, self.chosen, self.top, self.changed],
+            api_name="begin_explain_class",
+            **_AT_ONCE,
+        )
+        self._queue(begun, actions.explain, "explain_class", [self.photo, self.chosen, *settings], explained)
+        # Not `input`, which Gradio also calls when a list is left without a choice.
         for control, name in ((self.method, "method"), (self.layer, "layer"), (self.reference, "reference")):
-            self._then(control.input, actions.explain_again, f"explain_{name}", explaining, explained)
+            self._then(control.change, actions.explain_again, f"explain_{name}", explaining, explained)
         self._then(self.samples.release, actions.explain_again, "explain_samples", explaining, explained)
         for changed in (
             self.top.input,
-            self.target.input,
-            self.layer.input,
-            self.reference.input,
+            self.changed.change,
+            self.layer.change,
+            self.reference.change,
             self.samples.release,
         ):
             changed(None, None, None, js=OUTDATED)
-        self.method.input(self._described, self.method, self.method_words, api_name="describe", **_AT_ONCE)
+        self.method.change(self._described, self.method, self.method_words, api_name="describe", **_AT_ONCE)
         common = [self.layer, self.samples, self.reference]
         comparing, compared = [self.photo, self.target, self.methods, *common], [self.compare_pane, self.compared]
         self._then(self.compare_button.click, actions.compare, "compare", comparing, [self.status, *compared])
@@ -245,8 +263,22 @@ class _Layout:
         outputs: Sequence[Any],
     ) -> None:
         """On the trigger, end what is running at once; then queue the action."""
-        told = [self.status, self.ticket, self.stop]
-        begun = trigger(self.actions.begin, self.turn, told, api_name=f"begin_{name}", **_AT_ONCE)
+        begun = trigger(self.actions.begin, self.turn, self._told(), api_name=f"begin_{name}", **_AT_ONCE)
+        self._queue(begun, action, name, inputs, outputs)
+
+    def _told(self) -> list[Any]:
+        """What the beginning of work shows."""
+        return [self.status, self.ticket, self.stop]
+
+    def _queue(
+        self,
+        begun: Any,
+        action: Callable[..., Iterator[Any]],
+        name: str,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+    ) -> None:
+        """Queue an action that has begun."""
         done = begun.then(
             action,
             [self.ticket, self.turn, *inputs],
@@ -290,11 +322,6 @@ class _Layout:
         )
         made.then(None, self.file, None, js=DOWNLOAD)
 
-    def _in_top(self, photo: Any, target: Any) -> Any:
-        """The class among the top ones, if it is one of them."""
-        tops = [] if photo is None else [one.index for one in photo.predictions[:5]]
-        return target if target in tops else None
-
     def _described(self, method: Any) -> str:
         record = registered(str(method))
         return f'<p class="eg-faint">{escape(record.label)}: {escape(record.summary)}</p>'
@@ -303,8 +330,8 @@ class _Layout:
 _AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", "trigger_mode": "multiple"}
 
 
-def _same(value: Any) -> Any:
-    return value
+def _twice(value: Any) -> tuple[Any, Any]:
+    return value, value
 
 
 def _method_choices() -> list[tuple[str, str]]:

@@ -40,19 +40,21 @@ class Photo:
         images: (1, C, H, W) as the network takes it.
         seen: the part of it that the network sees, at most 640 pixels wide or high.
         predictions: all classes, the most probable first.
+        whole_name: what its owner calls it, where `name` is a shortened form of that.
     """
 
     name: str
     images: Tensor
     seen: Image.Image
     predictions: tuple[Prediction, ...]
+    whole_name: str = ""
 
     def prediction(self, index: int) -> Prediction:
         """What the network says about one class."""
         return next(prediction for prediction in self.predictions if prediction.index == index)
 
 
-def open_photo(shared: SharedModel, image: Image.Image, name: str) -> Photo:
+def open_photo(shared: SharedModel, image: Image.Image, name: str, whole_name: str = "") -> Photo:
     """Show the network a photograph."""
     classifier = shared.classifier
     with shared.lock:
@@ -61,7 +63,7 @@ def open_photo(shared: SharedModel, image: Image.Image, name: str) -> Photo:
         # A copy: a crop may be the image itself, which is the caller's.
         shown = seen.copy() if max(seen.size) <= _LARGEST_SHOWN else seen.reduce(max(seen.size) // _LARGEST_SHOWN)
         shown.thumbnail((_LARGEST_SHOWN, _LARGEST_SHOWN), Image.Resampling.LANCZOS)
-        return Photo(name, images, shown, tuple(classifier.predict(images)))
+        return Photo(name, images, shown, tuple(classifier.predict(images)), whole_name)
 
 
 def explain(shared: SharedModel, photo: Photo, choices: Choices, method: str, progress: Progress) -> Result:

@@ -11,8 +11,8 @@ from egcam.pages import render
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
-# Paste an image anywhere; let screen readers hear the status line; on a phone bring a new result into view; a pane with
-# a new result is not old any more (see OUTDATED).
+# Paste an image anywhere; keep the focus on a drop-down after a choice; let screen readers hear the status line; on a
+# phone bring a new result into view; a pane with a new result is not old any more (see OUTDATED).
 SCRIPT = """
 () => {
   document.documentElement.lang = 'en';
@@ -25,6 +25,25 @@ SCRIPT = """
     input.files = files.files;
     input.dispatchEvent(new Event('change', { bubbles: true }));
   });
+  // After a choice Gradio takes the focus off a drop-down, and the next Tab begins at the top of the page: it hears
+  // of a blur, and the focus stays. Not where that would leave a keyboard over the screen.
+  const isList = (one) => one.matches?.('input[role=combobox]');
+  const hears = (list, kind) => list.dispatchEvent(new FocusEvent(kind));
+  if (!matchMedia('(pointer: coarse)').matches) {
+    document.addEventListener('focusin', ({ target }) => {
+      if (isList(target)) target.blur = () => hears(target, 'blur');
+    });
+  }
+  // Gradio opens a list when the focus comes; where it has stayed, a press or a key opens it again.
+  const opens = ({ type, key, ctrlKey, metaKey }) =>
+    type === 'mousedown' || (!ctrlKey && !metaKey && (key.length === 1 || key.startsWith('Arrow')));
+  for (const kind of ['mousedown', 'keydown']) {
+    document.addEventListener(kind, (event) => {
+      const { target } = event;
+      const isClosed = isList(target) && target === document.activeElement && target.ariaExpanded === 'false';
+      if (isClosed && opens(event)) hears(target, 'focus');
+    }, true);
+  }
   const status = document.querySelector('#status');
   status?.setAttribute('role', 'status');
   status?.setAttribute('aria-live', 'polite');

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from egcam._version import __version__
 from egcam.cli import options as opt
@@ -202,13 +203,13 @@ def _document(
 
 def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
     numbers = ("images", "a at 90%", "saturated", "gradient", "cosine")
-    rows = []
+    say = console().print
     for study in studies:
         found = study.measured.verdict
         shown = (f"{found.reach:.2f}", f"{found.saturated:.0%}", f"{found.gradient_size:.2f}", f"{found.agreement:.2f}")
-        rows.append((study.label, study.measured.layer, str(found.images), *shown, found.trust))
-    say = console().print
-    say(table(("model", "layer", *numbers, "trust"), rows, right=numbers, whole={"model", *numbers, "trust"}))
+        # Names have a line of their own: beside the numbers long ones would be broken at 80 columns.
+        say(f"[bold]{escape(study.label)}[/bold] at {escape(study.measured.layer)}")
+        say(table((*numbers, "trust"), [(str(found.images), *shown, found.trust)], right=numbers, whole=numbers))
     for study in studies:
         say(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}".rstrip(), markup=False)
     if any(study.measured.verdict.images < _ENOUGH for study in studies):

@@ -91,15 +91,28 @@ def _wanted_password(given: str | None, ask: bool) -> str | None:
 
 
 def _elsewhere(host: str, url: str) -> str:
-    """Where other machines find a page that listens at all addresses.
+    """Where other machines find a page that listens at all addresses: by number, which needs nobody to know its name.
 
     >>> _elsewhere("127.0.0.1", "http://127.0.0.1:7860/")
     ''
     """
     if host not in ("0.0.0.0", "::"):
         return ""
-    port = urlsplit(url).port
-    return f", from other machines http://{socket.gethostname()}:{port}/"
+    address = _own_address(host)
+    shown = f"[{address}]" if ":" in address else address
+    return f", from other machines at http://{shown}:{urlsplit(url).port}/"
+
+
+def _own_address(host: str) -> str:
+    """The address by which this machine speaks to others; its name where it is in no network."""
+    family, elsewhere = (socket.AF_INET6, "2001:db8::1") if host == "::" else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # Sends nothing: it only asks by which address this machine would.
+            probe.connect((elsewhere, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def _warning(host: str, password: str | None) -> str:
