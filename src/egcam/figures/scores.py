@@ -90,7 +90,8 @@ def normalised(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, f
     worst, best = _worst_and_best(panel, higher_is_better)
     if worst == best:
         return {method: 1.0 if isfinite(score.mean) else float("nan") for method, score in panel.items()}
-    return {method: (score.mean - worst) / (best - worst) for method, score in panel.items()}
+    # Adding 0 turns -0.0, which would be printed so, into 0.0.
+    return {method: (score.mean - worst) / (best - worst) + 0.0 for method, score in panel.items()}
 
 
 def normalised_intervals(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, tuple[float, float]]:

@@ -110,6 +110,7 @@ def study_model(
 
     Example:
         >>> from torch import nn
+        >>> from egcam.models.preprocessing import Preprocessing
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 2))
         >>> for weight in (net[0].weight, net[3].weight):  # so that white is evidence for the class
         ...     _ = weight.data.abs_()
