@@ -32,6 +32,9 @@ CONFIRMED = {  # study: where its maps are made
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
     "confirm-sensitivity": "Each at its usual layer",
+    "confirm-second": "The runner-up",
+    "confirm-infill": "Other infill",
+    "confirm-perturbation": "Score-CAM and Ablation-CAM",
     "confirm-same": "All at the default's layer",
 }
 AT_USUAL_LAYERS = ("confirm-usual", "confirm-vgg", "confirm-cifar", "confirm-vit")
@@ -113,10 +116,9 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
     parts += ["## Tests with a known answer\n", _TRUTH, *known_answers()]
     parts += ["## Each method at its usual layer\n", _VERDICTS]
     parts += verdicts(pandas.concat([found[name] for name in AT_USUAL_LAYERS if name in found]))
-    if "confirm-same" in found:
-        parts += ["## All methods at the layer of the default\n", *verdicts(found["confirm-same"], "hires-cam")]
-    if "confirm-sensitivity" in found:
-        parts += ["## How steady\n", *verdicts(found["confirm-sensitivity"])]
+    for name, (heading, text, against) in _FURTHER.items():
+        if name in found:
+            parts += [heading, *([text] if text else []), *verdicts(found[name], against)]
     parts += section("steadiness", "", _STEADY, steadiness)
     parts += ["## How far the metrics can be trusted\n", _RELIABILITY, *reliability(found["confirm-usual"])]
     return "\n".join(parts).rstrip() + "\n"
@@ -127,13 +129,11 @@ def tables(found: dict[str, pandas.DataFrame]) -> str:
     parts = [intro("default_tables"), "## Each method at its usual layer\n"]
     for name in AT_USUAL_LAYERS:
         parts += tables_of_means(found[name]) if name in found else []
-    if "confirm-same" in found:
-        parts += ["## All methods at the layer of the default\n", *tables_of_means(found["confirm-same"])]
-    if "confirm-sensitivity" in found:
-        parts += ["## How steady\n", *tables_of_means(found["confirm-sensitivity"])]
+    for name, (heading, _, _) in _FURTHER.items():
+        parts += [heading, *tables_of_means(found[name])] if name in found else []
     parts += section("default-error.parquet", "## How many samples\n", _ERRORS, errors)
     parts += ["## How the default was chosen\n", _CHOSEN]
-    for name in ("default-grid", "default-layers", "default-layers-cifar"):
+    for name in ("default-grid", "default-layers", "default-layers-cifar", "default-layers-vit"):
         table = scores(name)
         assert table is not None, f"the scores of {name} are part of the repository"
         parts += tables_of_means(table)
@@ -150,6 +150,30 @@ def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str
     return [heading, text, *lines()] if (SCORES / file).exists() else []
 
 
+_FURTHER = {  # study: heading, what to know, whose mean stands beside the default's
+    "confirm-same": (
+        "## All methods at the layer of the default\n",
+        "The default's mean / HiResCAM's.\n",
+        "hires-cam",
+    ),
+    "confirm-second": (
+        "## The class with the second highest score\n",
+        "The map explains the runner-up instead of the prediction; each method at its usual layer.\n",
+        "grad-cam",
+    ),
+    "confirm-infill": (
+        "## Infill that is no method's reference\n",
+        "Insertion-deletion where removed pixels become those of another photograph; ROAD in both orders, "
+        "which fills them in from their neighbours.\n",
+        "grad-cam",
+    ),
+    "confirm-perturbation": (
+        "## Score-CAM and Ablation-CAM\n",
+        "The default's mean / Score-CAM's, which costs a pass for each channel.\n",
+        "score-cam",
+    ),
+    "confirm-sensitivity": ("## How steady\n", "", "grad-cam"),
+}
 _SHAPLEY = """\
 Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The referee's

@@ -24,6 +24,8 @@ METRICS = {  # name: (heading, higher is better, digits)
     "relevance-mass-accuracy": ("mass in box ↑", True, 3),
     "relevance-rank-accuracy": ("rank in box ↑", True, 3),
     "max-sensitivity": ("max-sensitivity ↓", False, 3),
+    "insertion-deletion-data": ("ins-del, other photographs ↑", True, 3),
+    "road-both-orders": ("ROAD ↑", True, 3),
 }
 _SURE = 0.05
 _DRAWS = 20_000
