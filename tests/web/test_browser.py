@@ -153,6 +153,13 @@ def _few_samples(window: Any) -> None:
     )
 
 
+def _downloaded(folder: Path, kind: str) -> list[Path]:
+    """Files that are there as a whole: Chromium makes an empty one first, and fills another in the meantime."""
+    if list(folder.glob("*.crdownload")):
+        return []
+    return [file for file in folder.glob(f"*.{kind}") if file.stat().st_size > 0]
+
+
 def test_upload_explain_change_class_compare_saturation_download(
     window: Any, classifier: Classifier, tmp_path: Path, downloads: Path
 ) -> None:
@@ -184,7 +191,7 @@ def test_upload_explain_change_class_compare_saturation_download(
     assert all(one.get_attribute("alt") for one in pictures)
 
     click(window, "#compare-maps")
-    saved = until(lambda: list(downloads.glob("*.npz")), "the download")[0]
+    saved = until(lambda: _downloaded(downloads, "npz"), "the download")[0]
     target = int(shown.rsplit("(", 1)[1].rstrip(")"))
     with np.load(saved, allow_pickle=False) as arrays:
         for method in methods[1:]:
@@ -192,7 +199,7 @@ def test_upload_explain_change_class_compare_saturation_download(
             np.testing.assert_allclose(arrays[f"maps/{method}"], right, rtol=1e-3, atol=1e-5 * np.abs(right).max())
     for kind in ("png", "svg"):
         click(window, f"#compare-{kind}")
-        until(lambda kind=kind: list(downloads.glob(f"*.{kind}")), f"the {kind}")
+        until(lambda kind=kind: _downloaded(downloads, kind), f"the {kind}")
 
     open_tab(window, "Saturation")
     click(window, "#saturate")

@@ -273,13 +273,16 @@ class Results:
         """Every score, tidy: model, image, name, method, metric, value, seconds, cause, target, prediction.
 
         All outcomes are in it, also of images that some method has not finished; scores of whole-set metrics are
-        over the images that all have. Texts are categories, in the study's order.
+        over the images that all have. Texts are categories: models, methods and metrics in the study's order, images
+        by name.
         """
         require("pandas", "study", "a table of scores")
         import pandas
 
         columns = self._block(*self._long)
-        for name, order in (("model", self.models), ("method", self.methods), ("metric", self.metrics)):
+        images = tuple(sorted(set(columns["name"].names)))
+        orders = {"model": self.models, "method": self.methods, "metric": self.metrics, "name": images}
+        for name, order in orders.items():
             columns[name] = Coded(columns[name].placed(order), order)
         made = {
             name: pandas.Categorical.from_codes(one.codes, pandas.Index(one.names)).remove_unused_categories()
