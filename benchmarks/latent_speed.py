@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--networks", default=",".join(WHERE))
     given = parser.parse_args()
+    torch.set_num_threads(1)
     print("| network | layer | tail / network | tails | Grad-CAM / forward", end=" | ")
     print("latent / Grad-CAM | latent / forward | bound |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
