@@ -138,7 +138,7 @@ def hero(studio: Studio) -> Figure:
                 page.text(0, (y + side + 0.2) / height, title, fontsize=27, weight="bold", va="bottom")
             axes = page.add_axes((x / width, y / height, side / width, side / height))
             axes.axis("off")
-            axes.imshow(explanation.overlay(picture, colormap="turbo")[0].resize((400, 400)))
+            axes.imshow(explanation.overlay(picture)[0].resize((400, 400)))
             page.text((x + side / 2) / width, (y - 0.08) / height, scores, fontsize=25, ha="center", va="top")
     return page
 
