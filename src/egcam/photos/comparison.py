@@ -98,11 +98,11 @@ class Comparison:
     def picture(self, columns: int | None = None, side: int = 280) -> Image.Image:
         """Everything in one labelled grid."""
         tiles = self.tiles(side)
-        heading = f"{self.title}: why “{self.target.name}” ({self.target.probability:.1%})?   {self.model}"
+        heading = f"{self.title}: why “{self.target.name}” ({self.target.probability:.1%})? {self.model}"
         if self.results and not self.several_layers:
             heading += f", {self.results[0].layer}"
         if any(result.score is not None for result in self.results):
-            heading += "   Number: insertion − deletion, higher is better"
+            heading += "; number: insertion − deletion, higher is better"
         return grid(tiles, columns or _columns(len(tiles)), side, heading)
 
 
