@@ -234,3 +234,18 @@ def test_a_study_explains_a_transformer(tmp_path):
     )
     described = describe_networks(study)["vit"]
     assert (described.record.layer, described.channels) == (LAYER, 12)
+
+
+def test_as_many_tokens_as_channels_are_told_apart_by_timms_normalisation():
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 4}
+    model = seeded(lambda: timm.create_model("vit_tiny_patch16_224", class_token=False, global_pool="avg", **small))
+    model, images = model.eval().double(), torch.rand(2, 3, 32, 32).double()
+    found = egcam.explain(model, images, "hires-cam", target=1, signed=True, layer="blocks.0")
+    kept = []
+    handle = model.blocks[0].register_forward_hook(lambda module, args, output: kept.append(output))
+    model(images)[:, 1].sum().backward(inputs=kept)
+    handle.remove()
+    (tokens,) = kept
+    assert tokens.shape == (2, 16, 16)
+    assert torch.allclose(found.maps, (tokens * tokens.grad).sum(2).reshape(2, 4, 4))
+    assert egcam.ExpectedGradCAM(model, reference="black", samples=2)(images).layer == "blocks.0"

@@ -97,7 +97,7 @@ def axis_of_module(module: nn.Module, shape: tuple[int, ...], tokens: bool = Fal
         return "channels-first"
     if isinstance(module, nn.Linear):
         return None if tokens else "channels-last"
-    return _axis_of_norm(module, shape)
+    return _axis_of_norm(module, shape, tokens)
 
 
 def _axis_of_sequence(modules: list[nn.Module], shape: tuple[int, ...], tokens: bool) -> Axis | None:
@@ -113,12 +113,13 @@ def normalised_axis(module: nn.Module) -> int | None:
     return int(sizes[0]) if isinstance(sizes, tuple | list) and len(sizes) == 1 else None
 
 
-def _axis_of_norm(module: nn.Module, shape: tuple[int, ...]) -> Axis | None:
+def _axis_of_norm(module: nn.Module, shape: tuple[int, ...], tokens: bool) -> Axis | None:
     size = normalised_axis(module)
     first, last = shape[1] == size, shape[-1] == size
     if first and last:
-        # Subclasses for convolutional networks turn the axes inside.
-        return "channels-last" if type(module) is nn.LayerNorm else None
+        # Subclasses for convolutional networks turn the axes inside; timm's for tokens has the plain name, and does not.
+        is_plain = type(module) is nn.LayerNorm or (tokens and type(module).__name__ == "LayerNorm")
+        return "channels-last" if is_plain else None
     return "channels-first" if first else "channels-last" if last else None
 
 
