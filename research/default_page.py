@@ -46,13 +46,14 @@ def shapley() -> Iterator[str]:
     table = pandas.concat(tables)
     table["place"] = table.model + ", " + table.layer
     average = table.pivot_table(index="method", columns="place", values="pearson")
-    average = average.loc[average.mean(axis=1).sort_values(ascending=False).index]
+    order = average.drop(index="another referee", errors="ignore").mean(axis=1).sort_values(ascending=False).index
+    average = average.loc[[*(name for name in ["another referee"] if name in average.index), *order]]
     yield "| map at the layer | " + " | ".join(average.columns) + " |"
     yield "| --- |" + " --- |" * len(average.columns)
     counts = table.groupby("place").image.nunique()
     yield "| *images* | " + " | ".join(str(counts[place]) for place in average.columns) + " |"
     for method, row in average.iterrows():
-        yield f"| {method} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+        yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
     yield ""
 
 
@@ -97,13 +98,15 @@ def steadiness() -> Iterator[str]:
 
 
 def errors() -> Iterator[str]:
-    """How far the map is from its limit: networks x samples."""
+    """How far the map is from its limit, and says it is: networks x samples."""
     table = pandas.read_parquet(SCORES / "default-error.parquet")
-    table = table.groupby(["model", "references", "samples"]).error.median().unstack()
-    yield "| network | references | " + " | ".join(f"n = {samples}" for samples in table.columns) + " |"
-    yield "| --- | --- |" + " --- |" * len(table.columns)
+    table = table.groupby(["model", "references", "samples"])[["error", "reported"]].median().unstack()
+    counts = table.columns.get_level_values("samples").unique()
+    yield "| network | references | " + " | ".join(f"n = {samples}" for samples in counts) + " |"
+    yield "| --- | --- |" + " --- |" * len(counts)
     for (model, references), row in table.iterrows():
-        yield f"| {model} | {references} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+        cells = [f"{row['error', samples]:.2f} ({row['reported', samples]:.2f})" for samples in counts]
+        yield f"| {model} | {references} | " + " | ".join(cells) + " |"
     yield ""
 
 
@@ -179,8 +182,8 @@ Pearson correlation of signed maps with the Shapley value of each cell: the mean
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The referee's
 references are 32 images of the data that no map has seen. The maps' references are the package's photographs, or, where
 the name says so, other images of the data. The last number of a name is that of its samples. "Another referee" is the
-same values with 32 such other images and other orders of the cells: how far the truth itself is known, and so about
-what a map with references of its own can reach.
+same values with 32 such other images and other orders of the cells, on AlexNet: how far the truth itself is known, and
+so about what a map with references of its own can reach.
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
@@ -191,7 +194,7 @@ The default's mean / Grad-CAM's, and where the default stands among all methods.
 """
 _ERRORS = """\
 ||map of n samples - limit|| / ||limit||, signed maps, the limit being 2,048 samples with the same references: the
-median over images and three seeds (`research/default_error.py`).
+median over images and three seeds (`research/default_error.py`). In brackets, the error that the explanation reports.
 """
 _CHOSEN = """\
 On the other half of the images. "Difference" multiplies the gradient by A - A', "activation" by A; the number
