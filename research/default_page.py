@@ -123,6 +123,7 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
         if name in found:
             parts += [heading, *([text] if text else []), *verdicts(found[name], against)]
     parts += section("steadiness", "", _STEADY, steadiness)
+    parts += section("default-error.parquet", "## How many samples\n", _ERRORS, errors)
     parts += ["## How far the metrics can be trusted\n", _RELIABILITY, *reliability(found["confirm-usual"])]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -134,7 +135,6 @@ def tables(found: dict[str, pandas.DataFrame]) -> str:
         parts += tables_of_means(found[name]) if name in found else []
     for name, (heading, _, _) in _FURTHER.items():
         parts += [heading, *tables_of_means(found[name])] if name in found else []
-    parts += section("default-error.parquet", "## How many samples\n", _ERRORS, errors)
     parts += ["## How the default was chosen\n", _CHOSEN]
     for name in ("default-grid", "default-layers", "default-layers-cifar", "default-layers-vit"):
         table = scores(name)
