@@ -117,7 +117,7 @@ def _axis_of_norm(module: nn.Module, shape: tuple[int, ...], tokens: bool) -> Ax
     size = normalised_axis(module)
     first, last = shape[1] == size, shape[-1] == size
     if first and last:
-        # Subclasses for convolutional networks turn the axes inside; timm's for tokens has the plain name, and does not.
+        # Subclasses for convolutional networks turn the axes inside; timm's for tokens has the plain name and does not.
         is_plain = type(module) is nn.LayerNorm or (tokens and type(module).__name__ == "LayerNorm")
         return "channels-last" if is_plain else None
     return "channels-first" if first else "channels-last" if last else None
