@@ -402,3 +402,24 @@ def test_completeness_is_kept_in_files(tmp_path) -> None:
     for side in ("total", "expected", "attributions", "gap"):
         torch.testing.assert_close(getattr(loaded.completeness, side), getattr(whole.completeness, side))
     assert loaded.tails > 0
+
+
+def test_the_mean_of_references_kept_at_a_linear_head_is_never_stale() -> None:
+    """Bit for bit what a new explainer gives: after other images, in a batch, and with other weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    images, pool = torch.rand(3, 3, 8, 8), torch.rand(5, 3, 8, 8)
+
+    def made() -> egcam.ExpectedGradCAM:
+        return egcam.ExpectedGradCAM(model, "1", reference=pool, samples=5, signed=True)
+
+    used = made()
+    for _ in range(2):
+        alone = [made()(image[None], target=1).maps[0] for image in images]
+        for row in (2, 0, 1):
+            assert torch.equal(used(images[row][None], target=1).maps[0], alone[row])
+        weight = model[4].weight[1].detach()
+        with torch.no_grad():
+            rise = model[1](model[0](images)) - model[1](model[0](pool)).mean(0)
+        assert torch.allclose(torch.stack(alone), (rise * weight[:, None, None]).sum(1) / 36, atol=1e-6)
+        model[0].weight.data.mul_(-1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 CHECKSUM_DIGITS = 16  # hexadecimal
 _LOOKED_AT = 512  # numbers of each tensor
+_PLAIN = (Tensor, nn.Parameter)  # others, as sharded ones, may have no memory of their own
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def weights_of(model: nn.Module) -> Weights:
                 names.append(f"{prefix}.{name} {tuple(tensor.shape)} {tensor.dtype};")
                 readable = not tensor.is_meta and tensor.layout == torch.strided
                 version = 0 if tensor.is_inference() else tensor._version
-                places.append((tensor.data_ptr() if readable else id(tensor), version, tensor.dtype, tensor.device))
+                place = tensor.data_ptr() if readable and type(tensor) in _PLAIN else id(tensor)
+                places.append((place, version, tensor.dtype, tensor.device))
                 if readable:
                     kinds.setdefault((tensor.dtype, tensor.device), []).append(_some_numbers(tensor))
         found = sha256("".join(names).encode())
@@ -62,7 +64,7 @@ def weights_of(model: nn.Module) -> Weights:
 def _some_numbers(tensor: Tensor) -> Tensor:
     count = tensor.numel()
     step = max(1, count // _LOOKED_AT)
-    if type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous():
+    if type(tensor) in _PLAIN and tensor.is_contiguous():
         # One operation: a network has hundreds of weights.
         return tensor.as_strided((-(-count // step),), (step,))
     return tensor.detach().reshape(-1)[::step]
