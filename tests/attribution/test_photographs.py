@@ -19,20 +19,20 @@ def sheet() -> torch.Tensor:
     pixels = torch.from_numpy(np.array(Image.open(path).convert("RGB"))).float() / 255
     return torch.stack([
         pixels[top : top + 160, left : left + 160].permute(2, 0, 1)
-        for top in range(0, 640, 160) for left in range(0, 1280, 160)
+        for top in range(0, 1280, 160) for left in range(0, 1280, 160)
     ])  # fmt: skip
 
 
 def drawn(images: torch.Tensor, **how) -> torch.Tensor:
     bound = photographs(**how).bind(images, range(len(images)), 0)
-    return torch.stack([bound(range(len(images)), sample).images for sample in range(32)])
+    return torch.stack([bound(range(len(images)), sample).images for sample in range(64)])
 
 
-def test_each_photograph_is_drawn_once_in_32_samples() -> None:
+def test_each_photograph_is_drawn_once_in_64_samples() -> None:
     found = drawn(torch.rand(1, 3, 160, 160))[:, 0]
     crops = sheet()
     nearest = [int((crops - one).abs().amax((1, 2, 3)).argmin()) for one in found]
-    assert sorted(nearest) == list(range(32))
+    assert sorted(nearest) == list(range(64))
     for one, number in zip(found, nearest, strict=True):
         torch.testing.assert_close(one, crops[number])
 
@@ -81,4 +81,4 @@ def test_they_pass_through_the_network_once_for_each_explainer() -> None:
     assert cam(torch.rand(2, 3, 8, 8)).passes == 2 + 32
     assert cam(torch.rand(2, 3, 8, 8)).passes == 2
     assert cam(torch.randn(1, 3, 8, 8) * 3).passes == 1 + 32  # another normalisation
-    assert cam(torch.rand(1, 3, 8, 8)).reference == "32 photographs"
+    assert cam(torch.rand(1, 3, 8, 8)).reference == "64 photographs"

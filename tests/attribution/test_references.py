@@ -464,7 +464,7 @@ def test_the_default_in_a_layers_own_space_is_photographs() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
     images = torch.rand(2, 3, 8, 8)
     found = egcam.ExpectedGradCAM(network, "1")(images, target=1)
-    assert found.reference == "32 photographs"
+    assert found.reference == "64 photographs"
     same = egcam.ExpectedGradCAM(network, "1", reference="photographs")(images, target=1)
     assert torch.equal(found.maps, same.maps)
 

@@ -253,7 +253,7 @@ class Images(Reference):
 
 @dataclass(frozen=True)
 class Photographs(Reference):
-    """32 crops of free photographs that come with the package, for when you have no data of your own.
+    """64 free photographs that come with the package, for when you have no data of your own.
 
     They are scaled to the images' size and normalised with `mean` and `std`. If these are not given, the normalisation
     is guessed from each image's values: [0, 1], [-1, 1], [0, 255], or ImageNet's mean and std.
@@ -337,7 +337,7 @@ class Usual(Reference):
 
 
 Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-_COUNT = 32
+_COUNT = 64
 _SIDE = 160
 
 
@@ -364,7 +364,7 @@ def _normalised(photograph: Tensor, mean: tuple[float, ...], std: tuple[float, .
 
 @lru_cache(maxsize=4)
 def crops_of_photographs(height: int, width: int) -> Tensor:
-    """(32, 3, H, W) in [0, 1]."""
+    """(64, 3, H, W) in [0, 1]."""
     import numpy as np
     from PIL import Image
 
@@ -375,7 +375,7 @@ def crops_of_photographs(height: int, width: int) -> Tensor:
 
 
 def photographs(mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Reference:
-    """Crops of free photographs that come with the package, normalised with `mean` and `std`; see `Photographs`.
+    """Free photographs that come with the package, normalised with `mean` and `std`; see `Photographs`.
 
     For photographs. For X-rays, spectrograms and the like pass images of your data.
     """
