@@ -2,11 +2,11 @@
 
     EGCAM_DATA=… python research/cell_shapley.py networks.py:mobilenet_v2 features.13 --images 8 --out scores/
 
-The referee fills empty cells with the activations of images of part "reference"; what the maps are compared with are
-the package's photographs, or other images of that part, so no map shares its references with the referee. "another
-referee" is the same values with such other images and other orders of the cells: what even a perfect map with its own
-references can be expected to reach. Explained are the predictions on images of part "confirm" (EGCAM_HALVES: what
-`research/halves.py` wrote). Writes one Parquet file with the correlation of each image and method.
+The referee fills empty cells with the activations of 64 images of part "reference"; the maps' references are the
+package's photographs, or other images of that part, so no map shares its references with the referee. "another
+referee" has yet other images and other orders of the cells: how far the truth itself is known. Explained are the
+predictions on images of part "confirm" (EGCAM_HALVES: what `research/halves.py` wrote). Writes one Parquet file with
+the correlation of each image and method.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import egcam
+from egcam.attribution.references import photographs
 from egcam.attribution.registry import create
 from egcam.models.zoo import Classifier
 from egcam.photos.files import read_image
@@ -42,14 +43,18 @@ def pictures(classifier: Classifier, part: str, count: int, begin: int = 0) -> T
     return torch.stack([classifier.preprocess(read_image(data / "imagenet" / row["file"])) for row in rows])
 
 
-def explainers(model: torch.nn.Module, layer: str, data: Tensor) -> dict[str, egcam.Explainer]:
+def explainers(classifier: Classifier, layer: str, data: Tensor) -> dict[str, egcam.Explainer]:
+    model = classifier.model
+    known = photographs(classifier.preprocessing.mean, classifier.preprocessing.std)
     found = {name: create(name, model, layer=layer, **SIGNED, **options) for name, options in METHODS.items()}
-    for samples in (8, 12, 16, 32):
-        found[f"expected-grad-cam, {samples}"] = egcam.ExpectedGradCAM(model, layer, samples=samples, **SIGNED)
-    for count in (16, 32, 64):
+    for samples in (8, 16, 32, 64):
+        cam = egcam.ExpectedGradCAM(model, layer, reference=known, samples=samples, **SIGNED)
+        found[f"expected-grad-cam, {samples}"] = cam
+    for count in (32, 64):
         own = egcam.ExpectedGradCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
         found[f"expected-grad-cam, data, {count}"] = own
-    found["expected-grad-cam, times A"] = egcam.ExpectedGradCAM(model, layer, difference="none", **SIGNED)
+    times = egcam.ExpectedGradCAM(model, layer, reference=known, difference="none", **SIGNED)
+    found["expected-grad-cam, times A"] = times
     return found
 
 
@@ -58,22 +63,22 @@ def main() -> None:
     parser.add_argument("model", help="as `egcam.zoo.load` takes it")
     parser.add_argument("layer")
     parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--references", type=int, default=32)
+    parser.add_argument("--references", type=int, default=64)
     parser.add_argument("--permutations", type=int, default=64)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model = classifier.model
     images = pictures(classifier, "confirm", given.images)
-    referee = pictures(classifier, "reference", given.references)
-    data = torch.cat([pictures(classifier, "reference", 32, begin) for begin in (7, 3)])
-    methods = explainers(model, given.layer, data)
+    # Every seventh image of a list of 500, from three beginnings: no image is in two of them.
+    referee, data, others = (pictures(classifier, "reference", given.references, begin) for begin in (0, 3, 5))
+    methods = explainers(classifier, given.layer, data)
     rows = []
     for number, image in enumerate(images):
         truth = egcam.truth.cell_shapley(model, image[None], given.layer, referee, given.permutations)
         maps = {name: explainer(image[None]).maps for name, explainer in methods.items()}
         maps["another referee"] = egcam.truth.cell_shapley(
-            model, image[None], given.layer, data[: given.references], given.permutations, seed=1
+            model, image[None], given.layer, others, given.permutations, seed=1
         )
         for name, found in maps.items():
             agreement = egcam.truth.cell_agreement(found, truth)

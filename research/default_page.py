@@ -2,7 +2,8 @@
 
     python research/default_page.py
 
-Nothing on these pages is put together by hand; their first paragraphs are in research/pages.
+Nothing on these pages is put together by hand; their first paragraphs are in research/pages. The table of known answers
+in README.md and docs/index.md is written as well, between its two marks.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from score_tables import (
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results" / "default.md"
 TABLES = HERE / "default_tables.md"
+LANDING = (HERE.parent / "README.md", HERE.parent / "docs" / "index.md")
+MARKS = "<!-- known answers: written by research/default_page.py -->\n", "<!-- end of known answers -->"
 CONFIRMED = {  # study: where its maps are made
     "confirm-usual": "Each at its usual layer",
     "confirm-vgg": "Each at its usual layer",
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
     "confirm-sensitivity": "Each at its usual layer",
+    "confirm-elsewhere": "Elsewhere",
     "confirm-second": "The runner-up",
     "confirm-infill": "Other infill",
     "confirm-perturbation": "Score-CAM and Ablation-CAM",
@@ -54,6 +58,10 @@ def shapley() -> Iterator[str]:
     yield "| *images* | " + " | ".join(str(counts[place]) for place in average.columns) + " |"
     for method, row in average.iterrows():
         yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
+    known = average.loc["another referee"] ** 0.5
+    for method in ("expected-grad-cam, 32", "expected-grad-cam, data, 64", "hires-cam", "grad-cam"):
+        cells = " | ".join(f"*{value:.3f}*" for value in average.loc[method] / known)
+        yield f"| *{method}, corrected* | {cells} |"
     yield ""
 
 
@@ -82,6 +90,29 @@ def known_answers() -> Iterator[str]:
         cells = ["" if pandas.isna(value) else f"{value:.2f}" for value in average.loc[method]]
         yield f"| {method} | " + " | ".join(cells) + " |"
     yield ""
+
+
+def landing() -> Iterator[str]:
+    """The known answers that fit a first page: ten methods, one of them a control, and six tests."""
+    average = truth().pivot_table(index="method", columns="test", values="score", observed=True)
+    yield "| | " + " | ".join(_LANDING_TESTS.values()) + " |"
+    yield "|---|" + "---|" * len(_LANDING_TESTS)
+    for method, label in _LANDING_METHODS.items():
+        cells = " | ".join(f"{average.loc[method, test]:.2f}" for test in _LANDING_TESTS)
+        yield f"| {label} | {cells} |"
+
+
+def budget() -> Iterator[str]:
+    """What a map costs, and how good it is: one table for each network."""
+    for file in sorted((SCORES / "budget").glob("*.parquet")):
+        table = pandas.read_parquet(file)
+        average = table.drop(columns=["model", "image"]).groupby(["method", "samples"], sort=False).mean()
+        yield f"**{file.stem}**, {table.image.nunique()} images\n"
+        yield "| method | samples | cost in forward passes | ins-del ↑ | infidelity ↓ |"
+        yield "| --- | --- | --- | --- | --- |"
+        for (method, samples), row in average.iterrows():
+            yield f"| {method} | {samples} | {row.cost:.1f} | {row['insertion-deletion']:.3f} | {row.infidelity:.3f} |"
+        yield ""
 
 
 def steadiness() -> Iterator[str]:
@@ -123,6 +154,7 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
         if name in found:
             parts += [heading, *([text] if text else []), *verdicts(found[name], against)]
     parts += section("steadiness", "", _STEADY, steadiness)
+    parts += section("budget", "## Quality against cost\n", _BUDGET, budget)
     parts += section("default-error.parquet", "## How many samples\n", _ERRORS, errors)
     parts += ["## How far the metrics can be trusted\n", _RELIABILITY, *reliability(found["confirm-usual"])]
     return "\n".join(parts).rstrip() + "\n"
@@ -153,11 +185,36 @@ def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str
     return [heading, text, *lines()] if (SCORES / file).exists() else []
 
 
+_LANDING_TESTS = {
+    "walls": "unseen rows ↓",
+    "gridpg": "grid ↑",
+    "patch": "planted patch ↑",
+    "shapes": "shapes ↑",
+    "unit+": "hand-set weights ↑",
+    "cells": "Shapley values ↑",
+}
+_LANDING_METHODS = {
+    "expected-grad-cam": "**Expected Grad-CAM**",
+    "hires-cam": "HiResCAM",
+    "eigen-grad-cam": "EigenGradCAM",
+    "layer-cam": "LayerCAM",
+    "xgrad-cam": "XGradCAM",
+    "ablation-cam": "Ablation-CAM",
+    "score-cam": "Score-CAM",
+    "grad-cam": "Grad-CAM",
+    "grad-cam++": "Grad-CAM++",
+    "centre": "a blob in the centre",
+}
 _FURTHER = {  # study: heading, what to know, whose mean stands beside the default's
     "confirm-same": (
         "## All methods at the layer of the default\n",
         "The default's mean / HiResCAM's.\n",
         "hires-cam",
+    ),
+    "confirm-elsewhere": (
+        "## Networks and images that had no part in any choice\n",
+        "Photographs of pets with their outlines instead of boxes; each method at its usual layer.\n",
+        "grad-cam",
     ),
     "confirm-second": (
         "## The class with the second highest score\n",
@@ -180,10 +237,11 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
 _SHAPLEY = """\
 Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The referee's
-references are 32 images of the data that no map has seen. The maps' references are the package's photographs, or, where
+references are 64 images of the data that no map has seen. The maps' references are the package's photographs, or, where
 the name says so, other images of the data. The last number of a name is that of its samples. "Another referee" is the
-same values with 32 such other images and other orders of the cells, on AlexNet: how far the truth itself is known, and
-so about what a map with references of its own can reach.
+same values with 64 yet other images and other orders of the cells: how far the truth itself is known. Two referees that
+agree at q each agree with the truth at about sqrt(q), so a map's correlation with the truth is about its correlation with
+a referee divided by sqrt(q): the rows called "corrected".
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
@@ -205,6 +263,13 @@ _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative
 change of the heat map under three draws of noise of a tenth of the image's range.
 """
+_BUDGET = """\
+Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the
+network's multiplications, forward and backward each (`research/budget.py`). "Along images" is Expected Grad-CAM on a
+path of images, at the same layer and with the same references.
+
+![Insertion-deletion and infidelity against the cost of a map](../pictures/budget.png)
+"""
 _RELIABILITY = """\
 Split-half reliability of the order of the methods, controls among them (1: two halves of the images agree), and the
 metric whose order of the methods is most alike.
@@ -216,7 +281,11 @@ def main() -> None:
     found = {name: table for name, table in kept.items() if table is not None}
     PAGE.write_text(page(found), encoding="utf-8")
     TABLES.write_text(tables(found), encoding="utf-8")
-    print(PAGE, TABLES, sep="\n")
+    for file in LANDING:
+        before, _, rest = file.read_text(encoding="utf-8").partition(MARKS[0])
+        _, _, after = rest.partition(MARKS[1])
+        file.write_text("".join([before, MARKS[0], *(f"{line}\n" for line in landing()), MARKS[1], after]), "utf-8")
+    print(PAGE, TABLES, *LANDING, sep="\n")
 
 
 if __name__ == "__main__":

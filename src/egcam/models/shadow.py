@@ -68,15 +68,10 @@ def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.
 
 def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.Module:
     """A copy of the tree in which modules, looked up by `id`, are replaced; other branches are shared as they are."""
-
-    # No closure that refers to itself: that reference cycle would keep the replacements, and the
-    # activations they hold, until the garbage collector comes.
     copies = dict(replacements)
-    changed = [
-        module
-        for module in model.modules()
-        if id(module) not in replacements and any(id(inner) in replacements for inner in module.modules())
-    ]
+    holds = {number: True for number in replacements}
+    _holds_any(model, holds)
+    changed = [module for module in model.modules() if holds.get(id(module)) and id(module) not in replacements]
     for module in changed:
         copies[id(module)] = shallow(module)
     for module in changed:
@@ -84,3 +79,12 @@ def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.
             if child is not None:
                 copies[id(module)]._modules[name] = copies.get(id(child), child)
     return copies.get(id(model), model)
+
+
+def _holds_any(module: nn.Module, known: dict[int, bool]) -> bool:
+    """Whether a module is, or holds, one that is known to; what is found of it and of all within it becomes known."""
+    if id(module) not in known:
+        known[id(module)] = False  # a module that holds itself
+        within = [_holds_any(child, known) for child in module._modules.values() if child is not None]
+        known[id(module)] = any(within)
+    return known[id(module)]
