@@ -240,8 +240,8 @@ activations replace those of a reference, over random orders of the cells (`egca
 references are 64 images of the data that no map has seen. The maps' references are the package's photographs, or, where
 the name says so, other images of the data. The last number of a name is that of its samples. "Another referee" is the
 same values with 64 yet other images and other orders of the cells: how far the truth itself is known. Two referees that
-agree at q each agree with the truth at about sqrt(q), so a map's correlation with the truth is about its correlation with
-a referee divided by sqrt(q): the rows called "corrected".
+agree at q each agree with the truth at about sqrt(q), so a map's correlation with the truth is about that with a
+referee, divided by sqrt(q): the rows called "corrected".
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures

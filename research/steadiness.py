@@ -3,7 +3,8 @@
     EGCAM_DATA=… EGCAM_HALVES=… python research/steadiness.py networks.py:mobilenet_v2 features.13 features.18
 
 Images of part "choose"; max-sensitivity is the largest relative change of the heat map under three draws of uniform
-noise of a tenth of the image's range; the other metrics are as in `research/studies/default-layers.toml`.
+noise of a tenth of the image's range; the other metrics are as in `research/studies/default-layers.toml`. `--plot FILE`
+draws the trade-off.
 """
 
 from __future__ import annotations
@@ -53,6 +54,29 @@ def forms(model: nn.Module, inner: str, last: str) -> dict[str, Maps]:
     return found
 
 
+def plot(table: pandas.DataFrame, file: Path) -> None:
+    """Faithfulness against unsteadiness: a line through the amounts of smoothing, a point for every other form."""
+    import matplotlib.pyplot as plt
+
+    from egcam.figures import style
+
+    average = table.drop(columns="image").groupby("method", sort=False).mean()
+    smoothed = ["default", *(name for name in average.index if name.startswith("smoothed"))]
+    with style.context():
+        figure, axis = plt.subplots(figsize=(6.5, 4))
+        line = average.loc[smoothed]
+        axis.plot(line["max-sensitivity"], line["insertion-deletion"], "o-", color=style.color("expected-grad-cam"))
+        for name, row in average.iterrows():
+            if name not in smoothed:
+                axis.plot(row["max-sensitivity"], row["insertion-deletion"], "s", color="0.4")
+            place = (row["max-sensitivity"], row["insertion-deletion"])
+            axis.annotate(str(name), place, (5, 4), textcoords="offset points", fontsize=7)
+        axis.set(xlabel="max-sensitivity: lower is steadier", ylabel="insertion − deletion")
+        axis.margins(x=0.18)
+        figure.tight_layout()
+        figure.savefig(file, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -60,6 +84,7 @@ def main() -> None:
     parser.add_argument("last")
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model = classifier.model
@@ -86,6 +111,8 @@ def main() -> None:
         print(f"{number + 1} of {len(every)} images", flush=True)
         given.out.mkdir(parents=True, exist_ok=True)
         pandas.DataFrame(rows).to_parquet(given.out / f"{classifier.name}.parquet")
+    if given.plot:
+        plot(pandas.DataFrame(rows), given.plot)
     print(pandas.DataFrame(rows).drop(columns="image").groupby("method", sort=False).mean().round(3).to_string())
 
 
