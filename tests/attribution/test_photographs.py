@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -82,3 +83,17 @@ def test_they_pass_through_the_network_once_for_each_explainer() -> None:
     assert cam(torch.rand(2, 3, 8, 8)).passes == 2
     assert cam(torch.randn(1, 3, 8, 8) * 3).passes == 1 + 32  # another normalisation
     assert cam(torch.rand(1, 3, 8, 8)).reference == "64 photographs"
+
+
+def test_every_photograph_has_an_author_and_a_free_licence() -> None:
+    folder = Path(egcam.__file__).parent / "data"
+    with open(folder / "photographs.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["number"]) for row in rows] == list(range(len(sheet())))
+    free = {"public domain", "CC0 1.0", "CC BY 2.0", "CC BY 3.0", "CC BY 4.0"}
+    assert {row["licence"] for row in rows} <= free
+    listed = (folder / "README.md").read_text(encoding="utf-8")
+    for row in rows:
+        assert row["by"]
+        assert row["package"]
+        assert f"| {row['number']} | {row['photograph']} | {row['by']} | {row['licence']} |" in listed
