@@ -295,7 +295,7 @@ class Photographs(Reference):
             index = order[sample % _COUNT]
 
             def make() -> Tensor:
-                plain = crops_of_photographs(*images.shape[-2:])[index]
+                plain = _photograph(index, *images.shape[-2:])
                 plain = plain if images.shape[1] == 3 else plain.mean(0, keepdim=True)
                 return torch.stack([like(_normalised(plain, *norms[i]), images) for i in own])
 
@@ -362,16 +362,30 @@ def _normalised(photograph: Tensor, mean: tuple[float, ...], std: tuple[float, .
     return (photograph - columns[0]) / columns[1]
 
 
-@lru_cache(maxsize=4)
 def crops_of_photographs(height: int, width: int) -> Tensor:
     """(64, 3, H, W) in [0, 1]."""
+    return _scaled(_photographs(), height, width)
+
+
+@lru_cache(maxsize=32)  # as many as a map usually has samples: large images take much memory
+def _photograph(index: int, height: int, width: int) -> Tensor:
+    """(3, H, W) in [0, 1]."""
+    return _scaled(_photographs()[index, None], height, width)[0]
+
+
+def _scaled(crops: Tensor, height: int, width: int) -> Tensor:
+    return functional.interpolate(crops, size=(height, width), mode="bilinear", antialias=True).clamp(0, 1)
+
+
+@lru_cache(maxsize=1)
+def _photographs() -> Tensor:
+    """(64, 3, 160, 160) in [0, 1]."""
     import numpy as np
     from PIL import Image
 
     with Image.open(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
         pixels = torch.from_numpy(np.array(sheet.convert("RGB"))).float() / 255
-    crops = pixels.unfold(0, _SIDE, _SIDE).unfold(1, _SIDE, _SIDE).flatten(0, 1)
-    return functional.interpolate(crops, size=(height, width), mode="bilinear", antialias=True).clamp(0, 1)
+    return pixels.unfold(0, _SIDE, _SIDE).unfold(1, _SIDE, _SIDE).flatten(0, 1)
 
 
 def photographs(mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Reference:
