@@ -1,9 +1,10 @@
 """Quality against cost: every method with more and more samples, its cost in forward passes.
 
-    EGCAM_DATA=… EGCAM_HALVES=… python research/budget.py networks.py:mobilenet_v2 --images 60 --out scores/budget
+    EGCAM_DATA=… EGCAM_HALVES=… python research/budget.py research/networks.py:mobilenet_v2
 
 Images of part "confirm", every method at its usual layer, references already seen. A run of what follows the layer
-counts by its share of the network's multiplications, forward and backward each. `--plot FILE` draws what is kept.
+counts by its share of the network's multiplications, forward and backward each, even if it skips a part of it; a
+gradient of a whole pass counts the backward run. `--plot FILE` draws what is kept.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def measure(name: str, count: int, out: Path) -> None:
             target = model(image).argmax(1)
         for (method, samples), cam in methods.items():
             found = cam(image, target)
-            backward = 2 * found.tails if found.tails else found.passes
+            runs = 2 * found.tails if found.tails else samples
             values = {
-                "cost": found.passes + backward * shares[found.layer],
+                "cost": found.passes + runs * shares[found.layer],
                 "insertion-deletion": metrics.insertion_deletion(model, image, found.heatmaps, target, step=step),
                 "infidelity": metrics.infidelity(model, image, found.heatmaps, target),
             }
@@ -86,6 +87,7 @@ def plot(folder: Path, file: Path) -> None:
     import matplotlib.pyplot as plt
 
     tables = [pandas.read_parquet(one) for one in sorted(folder.glob("*.parquet"))]
+    looks = style.lines(FORMS)
     with style.context():
         figure, axes = plt.subplots(len(QUALITIES), len(tables), figsize=(4.2 * len(tables), 6), squeeze=False)
         for column, table in enumerate(tables):
@@ -93,8 +95,7 @@ def plot(folder: Path, file: Path) -> None:
             for axis, (metric, label) in zip(axes[:, column], QUALITIES.items(), strict=True):
                 for method, part in average.groupby(level="method", sort=False):
                     part = part.sort_values("cost")
-                    drawn = style.line(str(method)).options()
-                    axis.plot(part.cost, part[metric], label=style.label(str(method)), **drawn)
+                    axis.plot(part.cost, part[metric], label=style.label(str(method)), **looks[str(method)].options())
                 axis.set(xscale="log", ylabel=label, xlabel="cost of one map, forward passes")
             axes[0][column].set_title(f"{table.model.iloc[0]}, {table.image.nunique()} images")
         handles, labels = axes[0][0].get_legend_handles_labels()

@@ -1,6 +1,6 @@
 """How well the maps of every method agree with the Shapley values of the layer's cells.
 
-    EGCAM_DATA=… python research/cell_shapley.py networks.py:mobilenet_v2 features.13 --images 8 --out scores/
+    EGCAM_DATA=… python research/cell_shapley.py research/networks.py:mobilenet_v2 features.13 --images 8 --out scores/
 
 The referee fills empty cells with the activations of 64 images of part "reference"; the maps' references are the
 package's photographs, or other images of that part, so no map shares its references with the referee. "another
@@ -27,6 +27,7 @@ from egcam.attribution.registry import create
 from egcam.models.zoo import Classifier
 from egcam.photos.files import read_image
 
+REFERENCES = 64
 SIGNED = {"signed": True}
 METHODS: dict[str, dict[str, Any]] = {
     "grad-cam": {}, "hires-cam": {}, "xgrad-cam": {}, "layer-cam": {}, "grad-cam++": {}, "ablation-cam": {},
@@ -63,7 +64,6 @@ def main() -> None:
     parser.add_argument("model", help="as `egcam.zoo.load` takes it")
     parser.add_argument("layer")
     parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--references", type=int, default=64)
     parser.add_argument("--permutations", type=int, default=64)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
     model = classifier.model
     images = pictures(classifier, "confirm", given.images)
     # Every seventh image of a list of 500, from three beginnings: no image is in two of them.
-    referee, data, others = (pictures(classifier, "reference", given.references, begin) for begin in (0, 3, 5))
+    referee, data, others = (pictures(classifier, "reference", REFERENCES, begin) for begin in (0, 3, 5))
     methods = explainers(classifier, given.layer, data)
     rows = []
     for number, image in enumerate(images):

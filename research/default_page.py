@@ -35,7 +35,7 @@ CONFIRMED = {  # study: where its maps are made
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
     "confirm-sensitivity": "Each at its usual layer",
-    "confirm-elsewhere": "Elsewhere",
+    "confirm-elsewhere": "Other networks, pets",
     "confirm-second": "The runner-up",
     "confirm-infill": "Other infill",
     "confirm-perturbation": "Score-CAM and Ablation-CAM",
@@ -56,12 +56,10 @@ def shapley() -> Iterator[str]:
     yield "| --- |" + " --- |" * len(average.columns)
     counts = table.groupby("place").image.nunique()
     yield "| *images* | " + " | ".join(str(counts[place]) for place in average.columns) + " |"
-    for method, row in average.iterrows():
-        yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
     known = average.loc["another referee"] ** 0.5
-    for method in ("expected-grad-cam, 32", "expected-grad-cam, data, 64", "hires-cam", "grad-cam"):
-        cells = " | ".join(f"*{value:.3f}*" for value in average.loc[method] / known)
-        yield f"| *{method}, corrected* | {cells} |"
+    corrected = average.loc[["expected-grad-cam, 32", "expected-grad-cam, data, 64", "hires-cam", "grad-cam"]] / known
+    for method, row in pandas.concat([average, corrected.rename("{}, corrected".format)]).iterrows():
+        yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
     yield ""
 
 
@@ -95,7 +93,7 @@ def known_answers() -> Iterator[str]:
 def landing() -> Iterator[str]:
     """The known answers that fit a first page: ten methods, one of them a control, and six tests."""
     average = truth().pivot_table(index="method", columns="test", values="score", observed=True)
-    yield "| | " + " | ".join(_LANDING_TESTS.values()) + " |"
+    yield "| | " + " | ".join(f"{test} {'↓' if test == 'walls' else '↑'}" for test in _LANDING_TESTS) + " |"
     yield "|---|" + "---|" * len(_LANDING_TESTS)
     for method, label in _LANDING_METHODS.items():
         cells = " | ".join(f"{average.loc[method, test]:.2f}" for test in _LANDING_TESTS)
@@ -185,14 +183,7 @@ def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str
     return [heading, text, *lines()] if (SCORES / file).exists() else []
 
 
-_LANDING_TESTS = {
-    "walls": "unseen rows ↓",
-    "gridpg": "grid ↑",
-    "patch": "planted patch ↑",
-    "shapes": "shapes ↑",
-    "unit+": "hand-set weights ↑",
-    "cells": "Shapley values ↑",
-}
+_LANDING_TESTS = ("walls", "gridpg", "patch", "shapes", "unit+", "cells")
 _LANDING_METHODS = {
     "expected-grad-cam": "**Expected Grad-CAM**",
     "hires-cam": "HiResCAM",
@@ -212,8 +203,9 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
         "hires-cam",
     ),
     "confirm-elsewhere": (
-        "## Networks and images that had no part in any choice\n",
-        "Photographs of pets with their outlines instead of boxes; each method at its usual layer.\n",
+        "## Other networks, on pets\n",
+        "Two networks on which nothing was chosen, each method at its usual layer; "
+        "in place of a box, the animal's outline.\n",
         "grad-cam",
     ),
     "confirm-second": (
@@ -282,7 +274,9 @@ def main() -> None:
     PAGE.write_text(page(found), encoding="utf-8")
     TABLES.write_text(tables(found), encoding="utf-8")
     for file in LANDING:
-        before, _, rest = file.read_text(encoding="utf-8").partition(MARKS[0])
+        text = file.read_text(encoding="utf-8")
+        assert all(text.count(mark) == 1 for mark in MARKS), f"{file} must hold the two marks of the table"
+        before, _, rest = text.partition(MARKS[0])
         _, _, after = rest.partition(MARKS[1])
         file.write_text("".join([before, MARKS[0], *(f"{line}\n" for line in landing()), MARKS[1], after]), "utf-8")
     print(PAGE, TABLES, *LANDING, sep="\n")

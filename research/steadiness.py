@@ -1,6 +1,6 @@
 """What steadies the maps of inner layers, and what it costs: noise, more samples, smoothing over cells, several layers.
 
-    EGCAM_DATA=… EGCAM_HALVES=… python research/steadiness.py networks.py:mobilenet_v2 features.13 features.18
+    EGCAM_DATA=… EGCAM_HALVES=… python research/steadiness.py research/networks.py:mobilenet_v2 features.13 features.18
 
 Images of part "choose"; max-sensitivity is the largest relative change of the heat map under three draws of uniform
 noise of a tenth of the image's range; the other metrics are as in `research/studies/default-layers.toml`. `--plot FILE`

@@ -2,9 +2,9 @@
 
     python docs/tools/make_photographs.py FOLDER
 
-FOLDER holds the files that src/egcam/data/photographs.csv names, taken from the packages it names. Of each a square is
-cut at random, and half of them are mirrored: photographers put things in the middle, and what a reference shows there
-would be held against the middle of every map.
+FOLDER holds the files that src/egcam/data/photographs.csv names: what the packages hold at `path`, as JPEG with a
+shorter side of at most 512 pixels (of the `.exr` panoramas, perspective views). Of each a square is cut at random:
+photographers put things in the middle, and what references show there is held against the middle of every map.
 """
 
 from __future__ import annotations

@@ -362,14 +362,14 @@ def _normalised(photograph: Tensor, mean: tuple[float, ...], std: tuple[float, .
     return (photograph - columns[0]) / columns[1]
 
 
+@lru_cache(maxsize=1)
 def crops_of_photographs(height: int, width: int) -> Tensor:
     """(64, 3, H, W) in [0, 1]."""
     return _scaled(_photographs(), height, width)
 
 
-@lru_cache(maxsize=32)  # as many as a map usually has samples: large images take much memory
 def _photograph(index: int, height: int, width: int) -> Tensor:
-    """(3, H, W) in [0, 1]."""
+    """(3, H, W) in [0, 1]; scaled anew each time, for 64 large images would take much memory."""
     return _scaled(_photographs()[index, None], height, width)[0]
 
 

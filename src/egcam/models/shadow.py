@@ -69,7 +69,7 @@ def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.
 def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.Module:
     """A copy of the tree in which modules, looked up by `id`, are replaced; other branches are shared as they are."""
     copies = dict(replacements)
-    holds = {number: True for number in replacements}
+    holds = dict.fromkeys(replacements, True)
     _holds_any(model, holds)
     changed = [module for module in model.modules() if holds.get(id(module)) and id(module) not in replacements]
     for module in changed:
@@ -82,9 +82,9 @@ def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.
 
 
 def _holds_any(module: nn.Module, known: dict[int, bool]) -> bool:
-    """Whether a module is, or holds, one that is known to; what is found of it and of all within it becomes known."""
+    """Whether a module is, or contains, one marked True in `known`; records the answer for every module it visits."""
     if id(module) not in known:
-        known[id(module)] = False  # a module that holds itself
+        known[id(module)] = False  # stops at cycles
         within = [_holds_any(child, known) for child in module._modules.values() if child is not None]
         known[id(module)] = any(within)
     return known[id(module)]

@@ -31,7 +31,7 @@ SIDE = 48
 LAYER = "features"
 _BATCH, _STEPS = 64, 350
 _ENOUGH = 0.9
-_RECIPE = 1  # of the network in the cache: to be raised when drawing, network or training change
+_RECIPE = 2  # of the network in the cache: to be raised when drawing, network or training change
 
 Background = Literal["noise", "photographs", "both"]
 
