@@ -12,6 +12,7 @@ from torch import nn
 
 import egcam
 from egcam.metrics.faithfulness import sufficiency, sufficiency_of
+from egcam.metrics.registry import MetricError
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results, ResultsError
@@ -71,6 +72,15 @@ def test_unknown_and_empty_models():
     with pytest.raises(ResultsError, match=r"did you mean 'net'"):
         results.table("nett")
     assert results.tables == {}
+
+
+def test_a_plugins_metric_that_is_not_loaded_is_named_with_the_way_to_load_it():
+    mine = study(metrics=("sparseness", "of-my-own"), plugins=("somewhere/mine.py", "other.py"))
+    with pytest.raises(ResultsError, match=r"egcam --plugin mine\.py --plugin other\.py study .* 'of-my-own'"):
+        _ = Results.of(made(mine, 2, lambda *_: 1.0)).metrics
+    without = study(metrics=("sparsenes",))
+    with pytest.raises(MetricError, match="did you mean 'sparseness'"):
+        _ = Results.of(made(without, 2, lambda *_: 1.0)).metrics
 
 
 def test_the_frame_has_every_score_with_its_image():

@@ -20,6 +20,7 @@ from egcam.evaluation.score import Coded, Scores, Whole, smallest
 from egcam.evaluation.table import Table
 from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of_cells
+from egcam.metrics.registry import MetricError
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
@@ -98,7 +99,17 @@ class Results:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics, in the study's order."""
-        return tuple(metric_called(metric.name).name for metric in self.study.metrics)
+        try:
+            return tuple(metric_called(metric.name).name for metric in self.study.metrics)
+        except MetricError as error:
+            if not self.study.plugins:
+                raise
+            # Not imported unasked: the results may be somebody else's, and so would be the code.
+            wanted = " ".join(f"--plugin {Path(file).name}" for file in self.study.plugins)
+            raise ResultsError(
+                f"the study was run with plugins, and they are not loaded: `egcam {wanted} study …` loads them, and so "
+                f"does importing them in Python. Without them, {error}"
+            ) from error
 
     @property
     def units(self) -> int:
