@@ -3,7 +3,9 @@
 `alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
 `mobilenet_v2`, `squeezenet1_1`, `efficientnet_lite0`: the published networks, the same functions made quick for long
 runs on a CPU: batch norms folded into the convolutions before them, channels last in memory.
-`resnet20`, `resnet56`, `vit`, `mean_vit`: for CIFAR-10; the last two are trained by `research/vit.py`.
+`efficientnet_lite1`, `efficientnet_lite2`: likewise; nothing was chosen on them.
+`resnet20`, `resnet56`, `vit`, `mean_vit`: for CIFAR-10; the last two are trained by `research/vit.py` and kept in
+research/weights.
 
 The heads are trained by `research/heads.py`, which writes them into the folder EGCAM_HEADS. In a study file:
 
@@ -51,6 +53,7 @@ RANGES = [
     (363, 386, "mammal"),
 ]
 CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+WEIGHTS = Path(__file__).parent / "weights"
 _HIDDEN = 512
 
 
@@ -248,21 +251,18 @@ TRANSFORMERS = {"vit": small_vit, "mean_vit": small_mean_vit}
 
 
 def vit() -> Classifier:
-    """The small vision transformer with the weights research/vit.py trained."""
+    """The small vision transformer."""
     return _transformer("vit")
 
 
 def mean_vit() -> Classifier:
-    """The one without a class token, with the weights research/vit.py trained."""
+    """The one without a class token."""
     return _transformer("mean_vit")
 
 
 def _transformer(name: str) -> Classifier:
-    heads = os.environ.get("EGCAM_HEADS")
-    if heads is None:
-        raise RuntimeError("EGCAM_HEADS must name the folder research/vit.py wrote the weights into")
     model = TRANSFORMERS[name]()
-    model.load_state_dict(torch.load(Path(heads) / f"{name}.pth", weights_only=True))
+    model.load_state_dict(torch.load(WEIGHTS / f"{name}.pth", weights_only=True))
     return Classifier(model.eval(), name, CIFAR_CLASSES, Preprocessing(size=(32, 32), resize=32))
 
 
