@@ -87,20 +87,25 @@ def plot(folder: Path, file: Path) -> None:
     import matplotlib.pyplot as plt
 
     tables = [pandas.read_parquet(one) for one in sorted(folder.glob("*.parquet"))]
-    looks = style.lines(FORMS)
+    looks = {method: look.options() for method, look in style.lines(FORMS).items()}
+    looks["expected, along images"] = looks["expected-grad-cam"] | {"linestyle": ":", "linewidth": 1.5}
+    costs = (1, 2, 4, 8, 16, 32, 64)
     with style.context():
-        figure, axes = plt.subplots(len(QUALITIES), len(tables), figsize=(4.2 * len(tables), 6), squeeze=False)
+        size = (max(6.5, 4.2 * len(tables)), 6.5)
+        figure, axes = plt.subplots(len(QUALITIES), len(tables), figsize=size, squeeze=False, sharex=True)
         for column, table in enumerate(tables):
             average = table.drop(columns=["model", "image"]).groupby(["method", "samples"], sort=False).mean()
             for axis, (metric, label) in zip(axes[:, column], QUALITIES.items(), strict=True):
                 for method, part in average.groupby(level="method", sort=False):
                     part = part.sort_values("cost")
-                    axis.plot(part.cost, part[metric], label=style.label(str(method)), **looks[str(method)].options())
-                axis.set(xscale="log", ylabel=label, xlabel="cost of one map, forward passes")
+                    axis.plot(part.cost, part[metric], label=style.label(str(method)), **looks[str(method)])
+                axis.set(xscale="log", ylabel=label)
+                axis.minorticks_off()
+                axis.set_xticks(costs, [str(cost) for cost in costs])
             axes[0][column].set_title(f"{table.model.iloc[0]}, {table.image.nunique()} images")
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False)
-        figure.tight_layout(rect=(0, 0.1, 1, 1))
+            axes[-1][column].set_xlabel("cost of one map, forward passes")
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
+        figure.tight_layout(rect=(0, 0.12, 1, 1))
         figure.savefig(file, dpi=120)
 
 

@@ -249,11 +249,13 @@ median over images and three seeds (`research/default_error.py`). In brackets, t
 _CHOSEN = """\
 On the other half of the images. "Difference" multiplies the gradient by A - A', "activation" by A; the number
 at the end is that of the samples, 32 unless said; "agreed" weighs negative evidence by how far the samples agree.
-"images, mixed, agreed" is the former default, with 16 samples.
+"images, mixed, agreed" is the former default, with 16 samples. "Photographs" are the former ones
+here, 32 crops of eight.
 """
 _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative
-change of the heat map under three draws of noise of a tenth of the image's range.
+change of the heat map under three draws of noise of a tenth of the image's range. References are the former ones, 32
+crops of eight photographs.
 """
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the

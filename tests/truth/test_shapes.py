@@ -70,7 +70,7 @@ def test_a_network_that_knows_nothing_is_refused(tmp_path: Path, monkeypatch: py
         truth.shapes_network(steps=1)
     assert torch.equal(torch.get_rng_state(), state)
     (kept,) = (tmp_path / "egcam").iterdir()
-    assert kept.name == "shapes-1-0-1.pt"
+    assert kept.name == "shapes-2-0-1.pt"
     network = truth.ShapesNetwork().eval()
     with pytest.raises(EgcamError, match="both must be 99 %"):
         truth.planted_trial(network)
