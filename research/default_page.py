@@ -215,8 +215,8 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
     ),
     "confirm-infill": (
         "## Infill that is no method's reference\n",
-        "Insertion-deletion where removed pixels become those of another photograph; ROAD in both orders, "
-        "which fills them in from their neighbours.\n",
+        "Insertion-deletion where removed pixels become those of another photograph, 60 images; ROAD in both orders, "
+        "which fills them in from their neighbours, against Grad-CAM, HiResCAM and LayerCAM on the images counted.\n",
         "grad-cam",
     ),
     "confirm-perturbation": (
