@@ -34,6 +34,21 @@ def size_of(images: Tensor) -> Size:
     return tuple(images.shape[2:])
 
 
+def has_double(device: torch.device) -> bool:
+    """Whether a device has float64."""
+    return device.type != "mps"
+
+
+def in_double(values: Tensor) -> Tensor:
+    """On the CPU in float64, for exact sums; moved before it is widened, as not every device has float64."""
+    return values.detach().cpu().double()
+
+
+def widest(values: Tensor) -> Tensor:
+    """In float64 where the device has it, else as they are."""
+    return values.double() if has_double(values.device) else values
+
+
 def by_row(values: Tensor, like: Tensor) -> Tensor:
     """(N,) numbers as (N, 1, …, 1), with as many axes as `like`; (N, K) as (N, K, 1, …, 1).
 

@@ -78,9 +78,12 @@ class Evaluations(ABC):
         """A factor for each channel of each layer, (n or 1, K, 1, 1), or None for 1."""
         return None
 
-    def completeness(self) -> Completeness | None:
-        """Both sides of the completeness equation, where the estimator has one."""
-        return None
+    def completed(self, maps: list[Tensor]) -> tuple[list[Tensor], Completeness | None]:
+        """The maps, and both sides of the completeness equation where the estimator has one.
+
+        An estimator that knows what its map adds up to may correct it.
+        """
+        return maps, None
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,9 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
                     break
         active = active[alive]
     everyone = torch.arange(len(task.images), device="cpu")
-    maps = maps_of(totals.means(), everyone)
+    maps, completeness = evaluations.completed(maps_of(totals.means(), everyone))
     errors = [torch.zeros_like(layer) for layer in maps] if evaluations.same_everywhere else ledger.errors()
-    return Maps(maps, errors, evaluations.reference, evaluations.completeness())
+    return Maps(maps, errors, evaluations.reference, completeness)
 
 
 def _round(remaining: list[int], evaluations_per_sample: int, at_once: int) -> list[int]:

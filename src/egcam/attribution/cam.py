@@ -261,9 +261,9 @@ class ExpectedGradCAM(_NamedCAM):
         z_s = A'_s + a_s (A - A'_s),     W_s = (A - A'_s) * dy/dA at z_s,     A'_s = f(x'_s)
         map = relu( 1/n sum_s sum_k W_s,k )
 
-    A and A' are what the layer outputs for the image and for a reference. Before the ReLU the map adds up to
-    y(x) - E[y(x')] as n grows, at any layer that nothing goes around: it says how much of the score each place is
-    worth (`explanation.completeness`). Only what follows the layer is run for each sample, so a map costs little more
+    A and A' are what the layer outputs for the image and for a reference. Before the ReLU the map is corrected so that
+    it adds up to y(x) - E[y(x')] (`egcam.attribution.adding_up`): it says how much of the score each place is worth
+    (`explanation.completeness`). Only what follows the layer is run for each sample, so a map costs little more
     than Grad-CAM's before a small head.
 
     This is our form of the method. The paper's formula, pooled weights along a path of images, is the registered method
@@ -293,7 +293,7 @@ class ExpectedGradCAM(_NamedCAM):
         >>> head = [nn.Flatten(), nn.Linear(72, 4), nn.Tanh(), nn.Linear(4, 3)]
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), *head)
         >>> explanation = ExpectedGradCAM(net, reference="black", signed=True)(torch.rand(2, 1, 8, 8), target=0)
-        >>> explanation.maps.shape, bool((explanation.completeness.gap.abs() < 1e-3).all())
+        >>> explanation.maps.shape, bool((explanation.completeness.gap.abs() < 1e-5).all())
         (torch.Size([2, 6, 6]), True)
     """
 
@@ -313,7 +313,15 @@ class ExpectedGradCAM(_NamedCAM):
     ) -> None:
         difference = difference or ("latent" if path == "latent" else "none")
         weighting = weighting or ("elementwise" if difference == "none" else "summed")
-        gradient = Expected(reference, samples, path=path, difference=difference, tolerance=tolerance, seed=seed)
+        gradient = Expected(
+            reference,
+            samples,
+            path=path,
+            difference=difference,
+            tolerance=tolerance,
+            exact_sum=path == "latent" and difference == "latent" and weighting == "summed",
+            seed=seed,
+        )
         super().__init__(model, layer, gradient=gradient, **common)
         if weighting not in _OF_EXPECTED:
             raise MethodError(

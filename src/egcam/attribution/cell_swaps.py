@@ -16,6 +16,7 @@ from egcam.attribution.maps import Maps
 from egcam.attribution.options import Common
 from egcam.attribution.task import Task
 from egcam.errors import LayerError
+from egcam.imageops import in_double
 from egcam.models.cells import Cells
 from egcam.models.inputs import check_images
 from egcam.models.layers import Layer
@@ -47,7 +48,7 @@ class CellSwaps:
             own = torch.full((len(some),), self._image, device="cpu")
             here = self._tail.activations[self._image]
             output = self._tail.run(self._cells.mixed(here, self._at_references[reference], some), own)
-            found.append(self._task.scores_of(output, own).double().cpu())
+            found.append(in_double(self._task.scores_of(output, own)))
             self._task.meter.tails += len(some)
         return torch.cat(found)
 

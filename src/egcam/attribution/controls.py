@@ -21,6 +21,7 @@ from egcam.attribution.options import Common
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.errors import MethodError
+from egcam.imageops import in_double
 from egcam.models.layers import Layer
 from egcam.rng import generator
 
@@ -62,7 +63,7 @@ class RandomMap(_Control):
         )
 
     def _drawn(self, image: Tensor, size: torch.Size) -> Tensor:
-        pixels = image.detach().double().cpu() if image.device.type != "mps" else image.detach().cpu().double()
+        pixels = in_double(image)
         digest = blake2b(pixels.contiguous().numpy().tobytes(), digest_size=8).hexdigest()
         return torch.rand(size, generator=generator(self.seed, "random map", digest), device="cpu")
 

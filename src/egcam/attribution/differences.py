@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from egcam.attribution.checksums import checksums_of_images
 from egcam.attribution.explanation import Completeness, Explanation
@@ -63,9 +64,13 @@ def _described(this: str, that: str) -> str:
 def _completeness(this: Completeness | None, that: Completeness | None) -> Completeness | None:
     if this is None or that is None:
         return None
-    both_maps = this.attributions is not None and that.attributions is not None
     return Completeness(
         this.total - that.total,
         this.expected - that.expected,
-        this.attributions - that.attributions if both_maps else None,  # type: ignore[operator]
+        _minus(this.attributions, that.attributions),
+        _minus(this.correction, that.correction),
     )
+
+
+def _minus(this: Tensor | None, that: Tensor | None) -> Tensor | None:
+    return None if this is None or that is None else this - that

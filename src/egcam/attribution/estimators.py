@@ -185,6 +185,8 @@ class Expected(Estimator):
         sampling: "lattice", a evenly spread over the whole run and over the visits of each reference; "stratified", a
             from equal strata of each replicate; "monte-carlo", a and x' independent. Same mean, more and more variance.
         tolerance: stop an image's sampling once ||error|| <= tolerance * ||map||.
+        exact_sum: with path and difference "latent" and `weighting="summed"`: use that the map's sum is known, and
+            correct it so that it adds up exactly; see `egcam.attribution.adding_up`.
         seed: of all draws. Draws depend on the seed and the sample's number only.
 
     Example:
@@ -200,6 +202,7 @@ class Expected(Estimator):
     difference: Difference = "none"
     sampling: Sampling = "lattice"
     tolerance: float | None = None
+    exact_sum: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -211,6 +214,8 @@ class Expected(Estimator):
         kernel = as_kernel(self.kernel)
         if self.is_latent:
             check_latent(self.difference, kernel)
+        if self.exact_sum and not (self.is_latent and self.difference == "latent" and kernel is None):
+            raise SamplingError("exact_sum=True needs path='latent', difference='latent' and no kernel")
         # Read once, not at every call: the reference may be a loader.
         object.__setattr__(self, "reference", as_reference(self.reference, samples=self.samples, seed=self.seed))
 
@@ -252,6 +257,7 @@ class Expected(Estimator):
             difference=self.difference,
             seed=self.seed,
             per_sample=self._per_sample,
+            exact_sum=self.exact_sum,
         )
         design = Design(replicates, self._per_sample, self.tolerance)
         source = self.reference.for_path(task.images, self.is_latent)

@@ -475,12 +475,14 @@ def _together(parts: list[Completeness | None], layers: list[Tensor], single: bo
     known = [part for part in parts if part is not None]
     if len(known) != len(parts) or len(layers) != 1:
         return None
-    total = torch.cat([part.total for part in known])
-    expected = torch.cat([part.expected for part in known])
-    attributions = layers[0].detach()
-    return (
-        Completeness(total[0], expected[0], attributions[0]) if single else Completeness(total, expected, attributions)
+    corrections = [part.correction for part in known if part.correction is not None]
+    whole = Completeness(
+        torch.cat([part.total for part in known]),
+        torch.cat([part.expected for part in known]),
+        layers[0].detach(),
+        torch.cat(corrections) if corrections else None,
     )
+    return whole.each(lambda tensor: tensor[0]) if single else whole
 
 
 def _names(classes: Sequence[str] | None, tasks: list[Task]) -> tuple[str, ...] | None:

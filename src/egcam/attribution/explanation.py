@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -37,16 +37,24 @@ class Completeness:
         total: (N,) the sum of the signed attributions over all channels and positions (and tokens that belong to none).
         expected: (N,) y(x) - E[y(x')], over the references that were drawn.
         attributions: (N, h, w) the signed map that adds up, in units of the score.
+        correction: (N,) what the mean of the samples lacked of `expected` and the map was given, so that it adds up;
+            None for methods that leave the map as it is.
     """
 
     total: Tensor
     expected: Tensor
     attributions: Tensor | None = None
+    correction: Tensor | None = None
 
     @property
     def gap(self) -> Tensor:
-        """(N,) total - expected: the error of the path integral, which tends to 0 as samples grow."""
+        """(N,) total - expected: 0 up to rounding if the map was corrected, else the error of the path integral."""
         return self.total - self.expected
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Completeness:
+        """With a change made to each of the tensors."""
+        known = {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+        return Completeness(**{name: change(value) for name, value in known.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +195,8 @@ class Explanation:
     def worth(self, index: int = 0) -> str:
         """What the hottest tenth of an image adds to the score, "+6.1 of +8.9"; empty unless the method is complete.
 
-        The whole is y(x) - E[y(x')]. If the map's sum is off by more than a tenth, the text gives the gap,
-        "+3.7 of +7.6 (gap +5.2)"; more samples make it smaller.
+        The whole is y(x) - E[y(x')]. If the sum of a map that was not corrected is off by more than a tenth, the text
+        gives the gap, "+3.7 of +7.6 (gap +5.2)"; more samples make it smaller.
         """
         if self.completeness is None or self.completeness.attributions is None:
             return ""

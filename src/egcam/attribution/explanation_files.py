@@ -26,7 +26,7 @@ from egcam.errors import InputError
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")
-_SIDES = ("total", "expected", "attributions")
+_SIDES = ("total", "expected", "attributions", "correction")
 _COMPLETE = "completeness_"
 _ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum")
 _KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
@@ -198,7 +198,8 @@ def _read_batch(folder: Path, start: int) -> Explanation:
     _check_tensors(tensors, len(facts["size"]))
     checksums = facts.get("image_checksums")
     sides = {name: tensors.pop(f"{_COMPLETE}{name}") for name in _SIDES}
-    completeness = None if None in sides.values() else Completeness(**sides)  # type: ignore[arg-type]
+    total, expected = sides.pop("total"), sides.pop("expected")
+    completeness = None if total is None or expected is None else Completeness(total, expected, **sides)
     return Explanation(
         size=tuple(facts["size"]),
         layer=facts["layer"],
@@ -269,7 +270,7 @@ def _joined(folder: Path, batches: Sequence[Explanation]) -> Explanation:
             )
     joined: dict[str, Any] = {name: _together(batches, name) for name in _tensors(first)}
     if first.completeness is not None:
-        joined["completeness"] = Completeness(**{name: joined.pop(f"{_COMPLETE}{name}") for name in _SIDES})
+        joined["completeness"] = Completeness(**{name: joined.pop(f"{_COMPLETE}{name}", None) for name in _SIDES})
     passes, tails = sum(one.passes for one in batches), sum(one.tails for one in batches)
     if first.described is not None:
         joined["described"] = tuple(label for one in batches for label in one.described or ())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from egcam.errors import require
+from egcam.imageops import in_double
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,4 +62,4 @@ def _whole(values: Tensor | None, count: int, missing: Tensor | None = None) -> 
 
 
 def _numbers(values: Tensor | None, count: int) -> list[float]:
-    return [float("nan")] * count if values is None else values.detach().double().cpu().reshape(-1).tolist()
+    return [float("nan")] * count if values is None else in_double(values).reshape(-1).tolist()

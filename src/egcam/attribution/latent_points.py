@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from egcam.attribution.adding_up import AddingUp
 from egcam.attribution.averaging import Evaluations, Run
 from egcam.attribution.explanation import Completeness
 from egcam.attribution.kernels import Kernel
@@ -18,6 +19,7 @@ from egcam.attribution.reference_activations import AtReference, fingerprint
 from egcam.attribution.references import Drawn, Reference
 from egcam.attribution.task import Task, chunks
 from egcam.errors import EgcamError, SamplingError
+from egcam.imageops import in_double
 from egcam.models.dense_head import DenseHead, linear_on_all_of, takes_all_of
 from egcam.models.replay import Replay
 from egcam.models.targets import class_scores
@@ -44,11 +46,14 @@ class LatentPoints(Evaluations):
 
     def __init__(self, task: Task, source: Reference, plan: PathPlan, by_channel: bool = True) -> None:
         super().__init__(task)
+        if plan.exact_sum and by_channel:
+            raise SamplingError("exact_sum=True corrects the sum over the channels, so it needs weighting='summed'")
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
         self.reference = source.description
         self._network = _SeenReferences(task)
-        self._sums = _Sums(len(task.images))
+        self._sums = AddingUp(len(task.images))
+        self._references = _ReferenceScores(len(task.images))
         self._noted: list[tuple[Tensor, list[AtReference]]] = []
         self._nothing_goes_around: bool | None = None
         self._is_affine = plan.kernel is None and all(self._network.has_affine_tail(tail) for tail in task.tails)
@@ -106,8 +111,9 @@ class LatentPoints(Evaluations):
                 for slope, row, reference in zip(gradients, rows.tolist(), seen, strict=True)
             ]
         )
-        self._sums.add_attributions(own, weighted.sum(1))
-        return weighted.reshape(len(own), 1, *self.task.tails[0].activations.shape[2:])
+        maps = weighted.reshape(len(own), 1, *self.task.tails[0].activations.shape[2:])
+        self._sums.add(own, maps[:, 0], weighted.sum(1))
+        return maps
 
     def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
         """One gradient and the mean of all samples' differences: what any number of points would give."""
@@ -158,8 +164,10 @@ class LatentPoints(Evaluations):
         if self.plan.difference == "none":
             return tail.as_maps(gradients)
         weighted = gradients * away
-        self._sums.add_attributions(own, weighted.flatten(1).sum(1))
-        return tail.as_maps(weighted)
+        maps = tail.as_maps(weighted)
+        if self._is_complete:
+            self._sums.add(own, maps.sum(1), weighted.flatten(1).sum(1))
+        return maps
 
     def _noise(self, here: Tensor, runs: Sequence[Run]) -> Tensor:
         assert self.plan.kernel is not None
@@ -177,15 +185,19 @@ class LatentPoints(Evaluations):
     def _is_complete(self) -> bool:
         return self.plan.difference != "none" and len(self.task.tails) == 1
 
-    def completeness(self) -> Completeness | None:
-        """The total of all attributions, and y(x) - E[y(x')] over the references that were drawn."""
+    def completed(self, maps: list[Tensor]) -> tuple[list[Tensor], Completeness | None]:
+        """The maps, with `exact_sum` made to add up; their total, and y(x) - E[y(x')] over the references drawn."""
         if not self._is_complete:
-            return None
+            return maps, None
         assert self.task.scores is not None
         for own, seen in self._noted:
-            self._sums.add_reference_scores(own, self._reference_scores(own, seen))
+            self._references.add(own, self._reference_scores(own, seen))
         self._noted.clear()
-        return self._sums.completeness(self.task.scores)
+        expected = in_double(self.task.scores) - self._references.means()
+        if not self.plan.exact_sum:
+            return maps, Completeness(self._sums.means(), expected)
+        corrected, total, correction = self._sums.corrected(maps[0], expected)
+        return [corrected], Completeness(total, expected, correction=correction)
 
     def _note_reference_scores(self, own: Tensor, seen: list[AtReference]) -> None:
         if self._is_complete:
@@ -356,22 +368,15 @@ def _class_scores(output: object, count: int) -> Tensor | None:
         return None
 
 
-class _Sums:
-    """For each image: its attributions and its references' scores, added up over the evaluations."""
+class _ReferenceScores:
+    """For each image: its references' scores, added up."""
 
     def __init__(self, images: int) -> None:
-        self.attributions, self.evaluations, self.scores, self.references = torch.zeros(
-            4, images, dtype=torch.float64, device="cpu"
-        )
+        self.scores, self.references = torch.zeros(2, images, dtype=torch.float64, device="cpu")
 
-    def add_attributions(self, own: Tensor, totals: Tensor) -> None:
-        self.attributions.index_add_(0, own, totals.double().cpu())
-        self.evaluations += torch.bincount(own, minlength=len(self.evaluations))
-
-    def add_reference_scores(self, own: Tensor, scores: Tensor) -> None:
-        self.scores.index_add_(0, own, scores.double().cpu())
+    def add(self, own: Tensor, scores: Tensor) -> None:
+        self.scores.index_add_(0, own, in_double(scores))
         self.references += torch.bincount(own, minlength=len(self.references))
 
-    def completeness(self, scores: Tensor) -> Completeness:
-        expected = scores.detach().double().cpu() - self.scores / self.references
-        return Completeness(self.attributions / self.evaluations, expected)
+    def means(self) -> Tensor:
+        return torch.div(self.scores, self.references)

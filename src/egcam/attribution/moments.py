@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from egcam.imageops import widest
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -42,7 +44,7 @@ def powers(gradient: Tensor, order: int) -> list[Tensor]:
     """[g], or [g, g^2, g^3] in the widest float the device has: cubes of small gradients underflow in float32."""
     if order == 1:
         return [gradient]
-    wide = gradient if gradient.device.type == "mps" else gradient.double()
+    wide = widest(gradient)
     return [gradient, wide**2, wide**3][:order]
 
 

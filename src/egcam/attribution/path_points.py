@@ -38,6 +38,7 @@ class PathPlan:
         seed: of all draws.
         per_sample: evaluations of each sample.
         fixed_reference: whether all samples of an image share its first reference.
+        exact_sum: whether the map is corrected so that it adds up exactly.
     """
 
     samples: int
@@ -48,6 +49,7 @@ class PathPlan:
     seed: int = 0
     per_sample: int = 1
     fixed_reference: bool = False
+    exact_sum: bool = False
 
 
 class DrawnReferences:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from operator import index as as_index
 from typing import SupportsIndex
 
 from torch import Tensor
 
-from egcam.attribution.explanation import Completeness, Explanation
+from egcam.attribution.explanation import Explanation
 from egcam.errors import InputError
 
 _PER_IMAGE = ("maps", "targets", "scores", "predictions", "error", "images", "outputs")
@@ -20,17 +19,17 @@ def selected(explanation: Explanation, which: SupportsIndex | slice) -> Explanat
     count = len(explanation)
     rows = _rows(which, count)
 
-    def taken(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None:
-            return None
+    def taken(tensor: Tensor) -> Tensor:
         batch = tensor[None] if explanation.is_single else tensor
         return batch[rows.start : rows.stop] if isinstance(which, slice) else batch[rows.start]
 
+    tensors = {name: getattr(explanation, name) for name in _PER_IMAGE}
+    sides = explanation.completeness
     described, checksums = explanation.described, explanation.image_checksums
     return replace(
         explanation,
-        **{name: taken(getattr(explanation, name)) for name in _PER_IMAGE},  # type: ignore[arg-type]
-        completeness=_taken_sides(explanation.completeness, taken),
+        **{name: None if tensor is None else taken(tensor) for name, tensor in tensors.items()},  # type: ignore[arg-type]
+        completeness=None if sides is None else sides.each(taken),
         described=None if described is None else described[rows.start : rows.stop],
         image_checksums=None if checksums is None else checksums[rows.start : rows.stop],
         passes=round(explanation.passes * len(rows) / count),
@@ -52,12 +51,3 @@ def _rows(which: SupportsIndex | slice, count: int) -> range:
         # What Python expects of a sequence: an EgcamError would not end a loop by index.
         raise IndexError(f"there is no image {number}: {count} are explained")
     return range(number % count, number % count + 1)
-
-
-def _taken_sides(sides: Completeness | None, taken: Callable[[Tensor | None], Tensor | None]) -> Completeness | None:
-    if sides is None:
-        return None
-    total, expected = taken(sides.total), taken(sides.expected)
-    assert total is not None
-    assert expected is not None
-    return Completeness(total, expected, taken(sides.attributions))

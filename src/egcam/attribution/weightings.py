@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from egcam.attribution.moments import Moments
 from egcam.errors import MethodError, check_known
-from egcam.imageops import by_row, places
+from egcam.imageops import by_row, places, widest
 
 Negative: TypeAlias = float | Literal["agreed"]
 WeightingLike: TypeAlias = "Weighting | str | Callable[[Tensor, Tensor], Tensor]"
@@ -173,9 +173,8 @@ def principal_direction(planes: Tensor) -> Tensor:
     A singular vector has no sign of its own: this one makes the component agree with the planes' sum, that is
     sum_ij (sum_k v_k B^k)(sum_k B^k) >= 0. Planes that are not finite have NaN.
     """
-    flat = planes.flatten(2)
     # Double precision: of two components of nearly the same size, batches must not disagree which is the first.
-    flat = flat if flat.device.type == "mps" else flat.double()
+    flat = widest(planes.flatten(2))
     broken = ~flat.flatten(1).isfinite().all(1)
     flat = torch.where(broken[:, None, None], torch.zeros_like(flat), flat)
     direction = torch.linalg.svd(flat, full_matrices=False).U[:, :, :1]

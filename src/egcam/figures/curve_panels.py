@@ -18,6 +18,7 @@ from egcam.evaluation.stats import intervals
 from egcam.figures import style
 from egcam.figures.sheet import MARGIN, Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
+from egcam.imageops import in_double
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import names
 
@@ -62,14 +63,14 @@ def mean_curve(curve: Curve, level: float = 0.95, *, resamples: int = 2000, seed
     single = curve.scores.ndim == 1
     fractions = curve.fractions[None] if single else curve.fractions
     scores = curve.scores[None] if single else curve.scores
-    places, heights = fractions.double().cpu().numpy(), scores.double().cpu().numpy()
+    places, heights = in_double(fractions).numpy(), in_double(scores).numpy()
     common = places[0]
     if not (places == common).all():
         common = np.unique(places)
         heights = np.stack([np.interp(common, own, row) for own, row in zip(places, heights, strict=True)])
     mean = heights.mean(0)
     low, high = intervals(heights, level, resamples, seed) if len(heights) > 1 else (mean, mean)
-    area = float(torch.trapezoid(scores.double(), fractions.double(), dim=1).mean())
+    area = float(torch.trapezoid(in_double(scores), in_double(fractions), dim=1).mean())
     return MeanCurve(common, mean, low, high, area)
 
 

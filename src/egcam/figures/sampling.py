@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from egcam.attribution.explanation import Explanation
 from egcam.attribution.registry import create, takes
 from egcam.errors import InputError, MethodError
+from egcam.imageops import in_double
 from egcam.models.targets import Target
 from egcam.progress import Progress
 
@@ -143,4 +144,4 @@ def _checked(samples: Sequence[int], long: int, runs: int, method: str) -> tuple
 
 
 def _array(tensor: Tensor) -> Values:
-    return tensor.detach().double().cpu().numpy()
+    return in_double(tensor).numpy()

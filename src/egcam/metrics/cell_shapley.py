@@ -14,6 +14,7 @@ from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
 from egcam.attribution.options import Common, is_whole
 from egcam.attribution.task import Progress
 from egcam.errors import InputError
+from egcam.imageops import in_double
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.layer_space import played_with_others, usable_rows
@@ -235,7 +236,7 @@ def cell_agreement(maps: Tensor, shapley: Tensor) -> CellAgreement:
             f"maps of shape {tuple(maps.shape)} cannot be compared with Shapley values of shape "
             f"{tuple(shapley.shape)}; both are (N, h, w) at the same layer"
         )
-    ours, true = maps.detach().double().cpu().flatten(1), shapley.detach().double().cpu().flatten(1)
+    ours, true = in_double(maps).flatten(1), in_double(shapley).flatten(1)
     known = torch.where((ours + true).isfinite().all(1), 1.0, torch.nan)
     cosine = functional.cosine_similarity(ours, true, eps=0.0).nan_to_num()
     return CellAgreement(known * pearson(ours, true), known * spearman(ours, true), known * cosine)

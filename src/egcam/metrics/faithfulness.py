@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from egcam.errors import InputError, check_known
-from egcam.imageops import Size, along, by_row, size_of, upsampled
+from egcam.imageops import Size, along, by_row, has_double, size_of, upsampled
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.case import Case
 from egcam.metrics.functions import function_of
@@ -468,7 +468,7 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
         return maps.new_zeros(len(maps))
     rows = standardised(scaled_by_peak(maps[usable]).abs().flatten(1))
     # Not every device supports double precision.
-    rows = rows.cpu() if rows.device.type == "mps" else rows
+    rows = rows if has_double(rows.device) else rows.cpu()
     scores = maps.new_zeros(len(maps))
     scores[usable] = neighbour_shares(rows, predictions[usable].to(rows.device), threshold).to(scores)
     return scores

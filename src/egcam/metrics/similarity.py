@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from egcam.errors import check_known
-from egcam.imageops import by_row, of_dimension
+from egcam.imageops import by_row, of_dimension, widest
 from egcam.metrics.sorting import ascending
 
 
@@ -29,8 +29,7 @@ def pearson(a: Tensor, b: Tensor) -> Tensor:
 def _centred(rows: Tensor) -> Tensor:
     """Rows less their mean and over their spread; a row whose spread is rounding error becomes zero."""
     rounding = 16 * torch.finfo(rows.dtype).eps * rows.abs().amax(1, keepdim=True)
-    if rows.device.type != "mps":
-        rows = rows.double()
+    rows = widest(rows)
     centred = rows - rows.mean(1, keepdim=True)
     spread = centred.abs().amax(1, keepdim=True)
     return torch.where(spread > rounding, centred / torch.where(spread > rounding, spread, 1.0), 0.0)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError
+from egcam.imageops import in_double
 from egcam.models.capture import Probe, gradients_of
 from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensor_in, tensors_in
@@ -278,7 +279,7 @@ class Replay:
         own = torch.zeros(len(points), dtype=torch.long, device="cpu")
         with self.trial():
             found = [numbers(self.run(some, own[: len(some)]), len(some)) for some in torch.split(points, at_once)]
-        start, end, between = torch.cat(found).double().reshape(3, 2, -1)
+        start, end, between = in_double(torch.cat(found)).reshape(3, 2, -1)
         tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(here.dtype, 1e-2)
         bend = (between - (start + end) / 2).abs().max()
         return bool((start[0] != end[0]).all() and bend <= tolerance * (start.abs() + end.abs()).max())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import InputError
+from egcam.imageops import in_double
 from egcam.models.restore import untouched
 from egcam.truth.cut import Front
 
@@ -87,7 +88,7 @@ def off_manifold(
         here_a, there_a = front(images), front(there)
 
         def departure(activations: Tensor) -> Departure:
-            active = float((activations > 0).double().mean())
+            active = float((activations > 0).float().mean())
             return Departure(active, float(measure(activations).mean()) / usual)
 
         latent = tuple(departure(there_a + share * (here_a - there_a)) for share in shares)
@@ -97,7 +98,7 @@ def off_manifold(
 
 def _distance_from(known: Tensor) -> Callable[[Tensor], Tensor]:
     """(B,) d of activations (B, K, h, w), by the spread of the known ones."""
-    pooled = known.double().mean((2, 3))
+    pooled = in_double(known).mean((2, 3))
     middle = pooled.mean(0)
     spread = (pooled - middle).T @ (pooled - middle) / (len(pooled) - 1)
     channels = len(middle)
@@ -107,7 +108,7 @@ def _distance_from(known: Tensor) -> Callable[[Tensor], Tensor]:
     precision = torch.linalg.inv(spread + _SHRINKAGE * variance * torch.eye(channels).to(spread))
 
     def measure(activations: Tensor) -> Tensor:
-        away = activations.double().mean((2, 3)) - middle
+        away = in_double(activations).mean((2, 3)) - middle
         squared: Tensor = ((away @ precision) * away).sum(1) / channels
         return squared.sqrt()
 

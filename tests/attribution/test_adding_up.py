@@ -1,0 +1,160 @@
+"""Maps corrected by their known sum: the formula, that they add up, and that they are no further from the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import egcam
+from attribution.test_latent_path import bent, pictures
+from egcam.attribution.adding_up import AddingUp
+from egcam.errors import SamplingError
+
+OTHERS = pictures(6, seed=1)
+
+
+def latent(model: nn.Module, layer: str, samples: int, exact_sum: bool, seed: int = 0, **more: Any) -> Tensor:
+    gradient = egcam.Expected(OTHERS, samples, path="latent", difference="latent", exact_sum=exact_sum, seed=seed)
+    cam = egcam.GradientCAM(model, layer, gradient=gradient, weighting="summed", signed=True, **more)
+    return cam(pictures(2), target=1).maps
+
+
+def by_hand(maps: np.ndarray, totals: np.ndarray, expected: float) -> np.ndarray:
+    """The formula for one image, samples (n, cells): each cell's regression on the total, drawn towards its size."""
+    mean, centred = maps.mean(0), totals - totals.mean()
+    variance = (centred**2).mean()
+    lacking = expected - totals.mean()
+    sizes = np.abs(np.append(mean, totals.mean() - mean.sum()))
+    belief = 8 * (1 + lacking**2 / variance)
+    shares = (centred @ maps + belief * variance * sizes[:-1] / sizes.sum()) / ((len(maps) + belief) * variance)
+    return mean + shares * lacking
+
+
+@pytest.mark.parametrize("rest", [0.0, 1.0])
+def test_formula(rest: float) -> None:
+    """With and without something that belongs to no cell; two images, whose samples arrive mixed."""
+    chance = np.random.default_rng(0)
+    maps = chance.normal(1, 1, (12, 2, 3))
+    totals = maps.sum((1, 2)) + rest * chance.normal(1, 1, 12)
+    own = np.arange(12) % 2
+    sums = AddingUp(2)
+    for part in (slice(0, 5), slice(5, 12)):
+        sums.add(torch.from_numpy(own[part]), torch.from_numpy(maps[part]), torch.from_numpy(totals[part]))
+    means = np.stack([maps[own == image].mean(0) for image in (0, 1)])
+    found, total, lacked = sums.corrected(torch.from_numpy(means), torch.tensor([7.0, 2.0]))
+    for image, expected in enumerate((7.0, 2.0)):
+        mine = own == image
+        wanted = by_hand(maps[mine].reshape(6, 6), totals[mine], expected)
+        np.testing.assert_allclose(found[image].flatten(), wanted, rtol=1e-9)
+        np.testing.assert_allclose(total[image], expected)
+        np.testing.assert_allclose(lacked[image], expected - totals[mine].mean())
+
+
+@pytest.mark.parametrize("layer", ["first", "second"])
+@pytest.mark.parametrize("samples", [1, 2, 5, 32])
+def test_the_default_adds_up_with_any_number_of_samples(layer: str, samples: int) -> None:
+    model = bent()
+    found = egcam.ExpectedGradCAM(model, layer, reference=OTHERS, samples=samples, signed=True)(pictures(2), target=1)
+    rises = found.completeness.expected
+    torch.testing.assert_close(found.maps.sum((1, 2)), rises, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.completeness.total, rises, rtol=1e-10, atol=1e-10)
+    plain = latent(model, layer, samples, exact_sum=False).sum((1, 2))
+    torch.testing.assert_close(found.completeness.correction, rises - plain, rtol=1e-9, atol=1e-10)
+    if samples <= 6:  # each sample has another reference
+        with torch.no_grad():
+            scores = model(torch.cat([pictures(2), OTHERS]))[:, 1]
+        low, high = scores[:2] - scores[2:].max(), scores[:2] - scores[2:].min()
+        assert bool(((low <= rises) & (rises <= high)).all())
+
+
+@pytest.mark.parametrize("layer", ["first", "second"])
+def test_no_further_from_the_limit(layer: str) -> None:
+    """On average over seeds; and the limit is the same."""
+    model = bent()
+    limit = latent(model, layer, 6000, exact_sum=False)
+    torch.testing.assert_close(latent(model, layer, 6000, True), limit, rtol=0, atol=2e-3 * float(limit.abs().max()))
+    errors = [
+        torch.stack([(latent(model, layer, 12, exact, seed) - limit).norm() for seed in range(20)]).mean()
+        for exact in (False, True)
+    ]
+    assert errors[1] < 1.01 * errors[0]
+
+
+class HalfBlind(nn.Module):
+    """The head sees the upper half only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(4 * 4 * 8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images)[:, :, :4])
+
+
+def test_what_the_head_cannot_see_stays_exactly_zero() -> None:
+    torch.manual_seed(0)
+    model = HalfBlind().double().eval()
+    found = egcam.ExpectedGradCAM(model, "layer", reference=OTHERS, samples=6, signed=True)(pictures(2), target=1)
+    assert float(found.completeness.correction.abs().min()) > 1e-6
+    assert not found.maps[:, 4:].any()
+    assert found.maps[:, :4].all()
+
+
+def test_sampling_that_stops_early_adds_up() -> None:
+    cam = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=512, tolerance=0.2, signed=True)
+    found = cam(pictures(2), target=1)
+    assert found.tails < 2 * 512
+    torch.testing.assert_close(found.maps.sum((1, 2)), found.completeness.expected)
+
+
+def test_the_class_token_takes_its_part() -> None:
+    from torchvision.models import VisionTransformer
+
+    torch.manual_seed(0)
+    sizes = {"image_size": 16, "patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16}
+    model = VisionTransformer(**sizes, num_classes=3).double().eval()
+    for weight in model.parameters():
+        weight.data += 0.3 * torch.randn_like(weight)
+    images, others = torch.randn(2, 3, 16, 16).double(), torch.randn(4, 3, 16, 16).double()
+    found = egcam.ExpectedGradCAM(model, reference=others, samples=8, signed=True)(images, target=1)
+    torch.testing.assert_close(found.completeness.total, found.completeness.expected)
+    assert float((found.maps.sum((1, 2)) - found.completeness.total).abs().min()) > 1e-4  # the token has the rest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"path": "linear"}, {"path": "latent"}, {"path": "latent", "difference": "latent", "kernel": "gaussian"}],
+)
+def test_a_sum_that_is_not_known_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(SamplingError, match="exact_sum=True needs path='latent', difference='latent' and no kernel"):
+        egcam.Expected(OTHERS, 4, exact_sum=True, **options)
+
+
+def test_a_map_that_is_no_sum_is_refused() -> None:
+    gradient = egcam.Expected(OTHERS, 4, path="latent", difference="latent", exact_sum=True)
+    with pytest.raises(SamplingError, match="needs weighting='summed'"):
+        egcam.GradientCAM(bent(), "first", gradient=gradient, weighting="mean")(pictures(1), target=1)
+
+
+def test_the_correction_goes_where_its_image_goes(tmp_path) -> None:
+    cam = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=5)
+    found = cam(pictures(3), target=1)
+    correction = found.completeness.correction
+    assert found[1].completeness.correction == correction[1]
+    assert torch.equal(found[1:].completeness.correction, correction[1:])
+    torch.testing.assert_close(cam(pictures(3)[2], target=1).completeness.correction, correction[2])
+    other = cam(pictures(3), target=0)
+    torch.testing.assert_close(
+        found.difference(other).completeness.correction, correction - other.completeness.correction
+    )
+    found.save(tmp_path / "kept", pictures=False)
+    assert torch.equal(egcam.Explanation.load(tmp_path / "kept").completeness.correction, correction)
+    without = replace(found, completeness=replace(found.completeness, correction=None))
+    without.save(tmp_path / "without", pictures=False)
+    assert egcam.Explanation.load(tmp_path / "without").completeness.correction is None
