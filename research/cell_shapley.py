@@ -6,7 +6,7 @@ The referee fills empty cells with the activations of 64 images of part "referen
 package's photographs, or other images of that part, so no map shares its references with the referee. "another
 referee" has yet other images and other orders of the cells: how far the truth itself is known. Explained are the
 predictions on images of part "confirm" (EGCAM_HALVES: what `research/halves.py` wrote). Writes one Parquet file with
-the correlation of each image and method.
+the correlation of each image and method, and one with the Shapley values, which are not computed again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import torch
 from torch import Tensor
@@ -51,12 +55,32 @@ def explainers(classifier: Classifier, layer: str, data: Tensor) -> dict[str, eg
     for samples in (8, 16, 32, 64):
         cam = egcam.ExpectedGradCAM(model, layer, reference=known, samples=samples, **SIGNED)
         found[f"expected-grad-cam, {samples}"] = cam
-    for count in (32, 64):
+    for count in (32, 64, 512):
         own = egcam.ExpectedGradCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
         found[f"expected-grad-cam, data, {count}"] = own
     times = egcam.ExpectedGradCAM(model, layer, reference=known, difference="none", **SIGNED)
     found["expected-grad-cam, times A"] = times
     return found
+
+
+def checksum(image: Tensor) -> str:
+    return sha256(image.numpy().tobytes()).hexdigest()[:12]
+
+
+class KeptValues:
+    """Values that take minutes, in a file: a map that has changed can be judged again in seconds."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.known = dict(np.load(file)) if file.exists() else {}
+
+    def get(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Those kept under the key, else those computed."""
+        if key not in self.known:
+            self.known[key] = compute().numpy().astype(np.float32)
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(self.file, **self.known)
+        return torch.from_numpy(self.known[key]).double()
 
 
 def main() -> None:
@@ -73,17 +97,26 @@ def main() -> None:
     # Every seventh image of a list of 500, from three beginnings: no image is in two of them.
     referee, data, others = (pictures(classifier, "reference", REFERENCES, begin) for begin in (0, 3, 5))
     methods = explainers(classifier, given.layer, data)
+    kept = KeptValues(given.out / f"{classifier.name}-{given.layer}.npz")
     rows = []
     for number, image in enumerate(images):
-        truth = egcam.truth.cell_shapley(model, image[None], given.layer, referee, given.permutations)
-        maps = {name: explainer(image[None]).maps for name, explainer in methods.items()}
-        maps["another referee"] = egcam.truth.cell_shapley(
-            model, image[None], given.layer, others, given.permutations, seed=1
+
+        def values(references: Tensor, seed: int, image: Tensor = image) -> Tensor:
+            count = given.permutations
+            return egcam.truth.cell_shapley(model, image[None], given.layer, references, count, seed=seed)
+
+        maps = {name: explainer(image[None]) for name, explainer in methods.items()}
+        weights = next(iter(maps.values())).weights_checksum
+        key = f"{weights}-{checksum(image)}-{given.permutations}"
+        truth, another = (
+            kept.get(f"{key}-{seed}", partial(values, references, seed))
+            for seed, references in enumerate((referee, others))
         )
+        maps = {name: found.maps for name, found in maps.items()} | {"another referee": another}
         for name, found in maps.items():
             agreement = egcam.truth.cell_agreement(found, truth)
-            values = {key: float(getattr(agreement, key)) for key in ("pearson", "rank", "cosine")}
-            rows.append({"model": classifier.name, "layer": given.layer, "image": number, "method": name, **values})
+            scores = {kind: float(getattr(agreement, kind)) for kind in ("pearson", "rank", "cosine")}
+            rows.append({"model": classifier.name, "layer": given.layer, "image": number, "method": name, **scores})
         table = pandas.DataFrame(rows)
         given.out.mkdir(parents=True, exist_ok=True)
         table.to_parquet(given.out / f"{classifier.name}-{given.layer}.parquet")

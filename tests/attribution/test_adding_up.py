@@ -14,6 +14,7 @@ import egcam
 from attribution.test_latent_path import bent, pictures
 from egcam.attribution.adding_up import AddingUp
 from egcam.errors import SamplingError
+from support.corrected_samples import corrected
 
 OTHERS = pictures(6, seed=1)
 
@@ -22,17 +23,6 @@ def latent(model: nn.Module, layer: str, samples: int, exact_sum: bool, seed: in
     gradient = egcam.Expected(OTHERS, samples, path="latent", difference="latent", exact_sum=exact_sum, seed=seed)
     cam = egcam.GradientCAM(model, layer, gradient=gradient, weighting="summed", signed=True, **more)
     return cam(pictures(2), target=1).maps
-
-
-def by_hand(maps: np.ndarray, totals: np.ndarray, expected: float) -> np.ndarray:
-    """The formula for one image, samples (n, cells): each cell's regression on the total, drawn towards its size."""
-    mean, centred = maps.mean(0), totals - totals.mean()
-    variance = (centred**2).mean()
-    lacking = expected - totals.mean()
-    sizes = np.abs(np.append(mean, totals.mean() - mean.sum()))
-    belief = 8 * (1 + lacking**2 / variance)
-    shares = (centred @ maps + belief * variance * sizes[:-1] / sizes.sum()) / ((len(maps) + belief) * variance)
-    return mean + shares * lacking
 
 
 @pytest.mark.parametrize("rest", [0.0, 1.0])
@@ -49,7 +39,7 @@ def test_formula(rest: float) -> None:
     found, total, lacked = sums.corrected(torch.from_numpy(means), torch.tensor([7.0, 2.0]))
     for image, expected in enumerate((7.0, 2.0)):
         mine = own == image
-        wanted = by_hand(maps[mine].reshape(6, 6), totals[mine], expected)
+        wanted = corrected(maps[mine].reshape(6, 6), totals[mine], expected)
         np.testing.assert_allclose(found[image].flatten(), wanted, rtol=1e-9)
         np.testing.assert_allclose(total[image], expected)
         np.testing.assert_allclose(lacked[image], expected - totals[mine].mean())
@@ -104,6 +94,15 @@ def test_what_the_head_cannot_see_stays_exactly_zero() -> None:
     assert float(found.completeness.correction.abs().min()) > 1e-6
     assert not found.maps[:, 4:].any()
     assert found.maps[:, :4].all()
+
+
+def test_a_score_that_is_not_finite_leaves_the_map_as_it_is() -> None:
+    sums, maps = AddingUp(2), torch.tensor([[[1.0, 2.0]], [[1.0, 2.0]]])
+    sums.add(torch.tensor([0, 1]), maps, maps.sum((1, 2)))
+    found, total, lacked = sums.corrected(maps, torch.tensor([torch.inf, 6.0]))
+    assert found.tolist() == [[[1.0, 2.0]], [[2.0, 4.0]]]
+    assert total.tolist() == [3.0, 6.0]
+    assert lacked.tolist() == [0.0, 3.0]
 
 
 def test_sampling_that_stops_early_adds_up() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import egcam
 from egcam.attribution import registry
+from support.corrected_samples import corrected
 from support.networks import (
     NETWORKS,
     perceptron_head,
@@ -184,13 +185,19 @@ def integrated_grad_cam(case: Case) -> np.ndarray:
 
 
 def expected_grad_cam(case: Case) -> np.ndarray:
-    """1/n sum_s sum_k (A - A'_s) * dy/dA at A'_s + a_s (A - A'_s): in the layer's own space, with its difference."""
-    here, total = case.activations(case.image), 0.0
+    """1/n sum_s sum_k (A - A'_s) * dy/dA at A'_s + a_s (A - A'_s): in the layer's own space, with its difference.
+
+    Then corrected so that it adds up to y(A) - 1/n sum_s y(A'_s).
+    """
+    here = case.activations(case.image)
+    maps, rises = [], []
     for reference, share in draws(case.image):
         assert any(torch.equal(seen, reference) for seen in case.samples)
         there = case.activations(reference)
-        total = total + (here - there) * case.gradient_at(there + share * (here - there))
-    return case.rectified(total.sum(0) / SAMPLES)
+        maps.append(((here - there) * case.gradient_at(there + share * (here - there))).sum(0))
+        rises.append(float(case.y(torch.from_numpy(here)) - case.y(torch.from_numpy(there))))
+    samples = np.stack(maps).reshape(len(maps), -1)
+    return case.rectified(corrected(samples, samples.sum(1), np.mean(rises)).reshape(maps[0].shape))
 
 
 def draws(image: Tensor) -> list[tuple[Tensor, float]]:

@@ -351,8 +351,9 @@ def test_references_have_the_images_dtype_and_device(reference: object, dtype: t
         ("black", "black"),
         (references.blurred(3), "blurred (sigma 3)"),
         (references.noise(0.2), "noise (scale 0.2)"),
-        (POOL, "8 images"),
-        (Pairs(POOL), "8 images"),
+        (POOL, "2 of 8 images"),
+        (Pairs(POOL), "2 of 8 images"),
+        (POOL[:2], "2 images"),
         (torch.zeros_like, "zeros_like"),
     ],
 )
@@ -464,7 +465,7 @@ def test_the_default_in_a_layers_own_space_is_photographs() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
     images = torch.rand(2, 3, 8, 8)
     found = egcam.ExpectedGradCAM(network, "1")(images, target=1)
-    assert found.reference == "64 photographs"
+    assert found.reference == "32 of 64 photographs"
     same = egcam.ExpectedGradCAM(network, "1", reference="photographs")(images, target=1)
     assert torch.equal(found.maps, same.maps)
 

@@ -58,6 +58,8 @@ class AddingUp:
         # The samples of an image that stopped early are not all in its map.
         cells = torch.cat([in_double(maps).flatten(1), mean[:, -1:]], dim=1)
         lacking = expected - cells.sum(1, keepdim=True)
+        # A score that overflows (half precision) must not spoil a map.
+        lacking = lacking.where(lacking.isfinite(), torch.zeros_like(lacking))
         sizes = cells.abs()
         shares = sizes / sizes.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
         vary = variance > 1e-10 * total**2

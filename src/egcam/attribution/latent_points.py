@@ -50,14 +50,14 @@ class LatentPoints(Evaluations):
             raise SamplingError("exact_sum=True corrects the sum over the channels, so it needs weighting='summed'")
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
-        self.reference = source.description
+        self.reference = source.described(1 if plan.fixed_reference else plan.samples)
         self._network = _SeenReferences(task)
-        self._sums = AddingUp(len(task.images))
-        self._references = _ReferenceScores(len(task.images))
+        self._sums = [AddingUp(len(task.images)) for _ in task.tails]
         self._noted: list[tuple[Tensor, list[AtReference]]] = []
-        self._nothing_goes_around: bool | None = None
+        self._nothing_goes_around: list[bool | None] = [None for _ in task.tails]
         self._is_affine = plan.kernel is None and all(self._network.has_affine_tail(tail) for tail in task.tails)
-        if not (self._is_affine or by_channel) and plan.kernel is None and self._is_complete and self.at_once > 1:
+        single = len(task.tails) == 1 and not by_channel and plan.difference != "none"
+        if single and not self._is_affine and plan.kernel is None and self.at_once > 1:
             self._network.find_dense_head(task.tails[0])
 
     @property
@@ -93,8 +93,8 @@ class LatentPoints(Evaluations):
             points = _between(here, away, shares)
             if self.plan.kernel is not None:
                 points = points + self._noise(here, runs)
-            gradients = self._gradients(tail.gradients, points, seen[0].activations[0], own, seen)
-            found.append(self._times_difference(tail, own, gradients, wide_enough(away)))
+            gradients = self._gradients(layer, tail.gradients, points, there[0], own, seen)
+            found.append(self._times_difference(layer, own, gradients, wide_enough(away)))
         return found
 
     def _through_dense_head(
@@ -104,7 +104,7 @@ class LatentPoints(Evaluations):
         rows = own.to(head.hidden.device)
         there = torch.stack([_known(reference.hidden) for reference in seen])
         points = _between(head.hidden[rows], head.hidden[rows] - there, shares)
-        gradients = self._gradients(head.gradients, points, there[0], own, seen)
+        gradients = self._gradients(0, head.gradients, points, there[0], own, seen)
         weighted = torch.stack(
             [
                 slope @ (head.contributions[row] - _known(reference.contributions))
@@ -112,7 +112,7 @@ class LatentPoints(Evaluations):
             ]
         )
         maps = weighted.reshape(len(own), 1, *self.task.tails[0].activations.shape[2:])
-        self._sums.add(own, maps[:, 0], weighted.sum(1))
+        self._sums[0].add(own, maps[:, 0], weighted.sum(1))
         return maps
 
     def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
@@ -125,23 +125,22 @@ class LatentPoints(Evaluations):
             means, seen = self._network.means(drawn, own, self.at_once)
             self._note_reference_scores(own.repeat(self.plan.samples), seen)
         found = []
-        for tail, mean in zip(self.task.tails, means, strict=True):
-            there = seen[0].activations[0] if seen else tail.activations[0]
-            gradients = self._gradients(tail.gradients, tail.activations, there, own, seen)
-            found.append(self._times_difference(tail, own, gradients, wide_enough(tail.activations) - mean))
+        for layer, (tail, mean) in enumerate(zip(self.task.tails, means, strict=True)):
+            there = seen[0].activations[layer] if seen else tail.activations[0]
+            gradients = self._gradients(layer, tail.gradients, tail.activations, there, own, seen)
+            found.append(self._times_difference(layer, own, gradients, wide_enough(tail.activations) - mean))
         return found
 
     def _gradients(
-        self, gradients_at: GradientsAt, points: Tensor, there: Tensor, own: Tensor, seen: list[AtReference]
+        self, layer: int, gradients_at: GradientsAt, points: Tensor, there: Tensor, own: Tensor, seen: list[AtReference]
     ) -> Tensor:
         """g at the points; the first time with a reference as a further row, to see whether anything goes around.
 
         The row is run by itself where rows must be, one at a time.
         """
         count = len(points)
-        known = (
-            self._known_scores(own[:1], seen[:1]) if self._is_complete and self._nothing_goes_around is None else None
-        )
+        first_time = self._is_added_up and self._nothing_goes_around[layer] is None
+        known = self._known_scores(own[:1], seen[:1]) if first_time else None
         further = None if known is None else there[None].to(points)
         alone = self.at_once == 1
         if further is not None and not alone:
@@ -155,18 +154,19 @@ class LatentPoints(Evaluations):
                 self.task.meter.tails += 1
             truth = known[0].to(scores)
             # Not torch.isclose, which takes no tolerance that is NaN.
-            self._nothing_goes_around = bool(
+            self._nothing_goes_around[layer] = bool(
                 (scores[-1] - truth).abs() <= 1e-2 * truth.abs() + 1e-3 * scores.abs().max()
             )
         return wide_enough(gradients[:count])
 
-    def _times_difference(self, tail: Replay, own: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
+    def _times_difference(self, layer: int, own: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
+        tail = self.task.tails[layer]
         if self.plan.difference == "none":
             return tail.as_maps(gradients)
         weighted = gradients * away
         maps = tail.as_maps(weighted)
-        if self._is_complete:
-            self._sums.add(own, maps.sum(1), weighted.flatten(1).sum(1))
+        if self._is_added_up:
+            self._sums[layer].add(own, maps.sum(1), weighted.flatten(1).sum(1))
         return maps
 
     def _noise(self, here: Tensor, runs: Sequence[Run]) -> Tensor:
@@ -182,34 +182,43 @@ class LatentPoints(Evaluations):
     # -- completeness ----------------------------------------------------------------------------
 
     @property
-    def _is_complete(self) -> bool:
-        return self.plan.difference != "none" and len(self.task.tails) == 1
+    def _is_added_up(self) -> bool:
+        """Of several layers, whose maps are fused, the sums matter only if the maps are corrected by them."""
+        return self.plan.difference != "none" and (len(self.task.tails) == 1 or self.plan.exact_sum)
 
     def completed(self, maps: list[Tensor]) -> tuple[list[Tensor], Completeness | None]:
-        """The maps, with `exact_sum` made to add up; their total, and y(x) - E[y(x')] over the references drawn."""
-        if not self._is_complete:
+        """The maps, with `exact_sum` made to add up; of a single one, both sides of the completeness equation.
+
+        They are its total, and y(x) - E[y(x')] over the references that were drawn.
+        """
+        if not self._is_added_up:
             return maps, None
-        assert self.task.scores is not None
-        for own, seen in self._noted:
-            self._references.add(own, self._reference_scores(own, seen))
+        found = [self._completed(layer, of_layer) for layer, of_layer in enumerate(maps)]
         self._noted.clear()
-        expected = in_double(self.task.scores) - self._references.means()
+        return [of_layer for of_layer, _ in found], found[0][1] if len(found) == 1 else None
+
+    def _completed(self, layer: int, maps: Tensor) -> tuple[Tensor, Completeness]:
+        assert self.task.scores is not None
+        references = _ReferenceScores(len(self.task.images))
+        for own, seen in self._noted:
+            references.add(own, self._reference_scores(layer, own, seen))
+        expected = in_double(self.task.scores) - references.means()
         if not self.plan.exact_sum:
-            return maps, Completeness(self._sums.means(), expected)
-        corrected, total, correction = self._sums.corrected(maps[0], expected)
-        return [corrected], Completeness(total, expected, correction=correction)
+            return maps, Completeness(self._sums[layer].means(), expected)
+        corrected, total, correction = self._sums[layer].corrected(maps, expected)
+        return corrected, Completeness(total, expected, correction=correction)
 
     def _note_reference_scores(self, own: Tensor, seen: list[AtReference]) -> None:
-        if self._is_complete:
+        if self._is_added_up:
             self._noted.append((own, seen))
 
-    def _reference_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor:
+    def _reference_scores(self, layer: int, own: Tensor, seen: list[AtReference]) -> Tensor:
         """(B,) the explained number when the layer outputs A' and everything around it is as for the image.
 
         That is y(x') unless something goes around the layer.
         """
-        known = self._known_scores(own, seen) if self._nothing_goes_around else None
-        return self._scores_by_tail(own, seen) if known is None else known
+        known = self._known_scores(own, seen) if self._nothing_goes_around[layer] else None
+        return self._scores_by_tail(layer, own, seen) if known is None else known
 
     def _known_scores(self, own: Tensor, seen: list[AtReference]) -> Tensor | None:
         rows = [reference.class_scores for reference in seen if reference.class_scores is not None]
@@ -217,11 +226,10 @@ class LatentPoints(Evaluations):
             return None
         return self.task.scores_of(torch.stack(rows), own)
 
-    def _scores_by_tail(self, own: Tensor, seen: list[AtReference]) -> Tensor:
-        (tail,) = self.task.tails
-        there = torch.stack([reference.activations[0] for reference in seen])
+    def _scores_by_tail(self, layer: int, own: Tensor, seen: list[AtReference]) -> Tensor:
+        there = torch.stack([reference.activations[layer] for reference in seen])
         self.task.meter.tails += len(there)
-        return self.task.scores_of(tail.run(there, own), own)
+        return self.task.scores_of(self.task.tails[layer].run(there, own), own)
 
 
 def _between(here: Tensor, away: Tensor, shares: Sequence[float]) -> Tensor:

@@ -112,7 +112,7 @@ class PathPoints(Evaluations):
         super().__init__(task)
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
-        self.reference = source.description
+        self.reference = source.described(1 if plan.fixed_reference else plan.samples)
         # Shared by all images of the call, which draw from the same references.
         self._latents: dict[Hashable, list[Tensor]] = task.memo.setdefault("latents", {})
         self._responses: list[Tensor] | None = None

@@ -74,6 +74,15 @@ class Reference(ABC):
     def description(self) -> str:
         """A few words for the result, e.g. "64 images" or "blurred (sigma 11.2)"."""
 
+    @property
+    def count(self) -> int | None:
+        """How many images there are to draw from, if that is a number."""
+        return None
+
+    def described(self, samples: int) -> str:
+        """The description; where fewer are drawn than there are, "32 of 64 images"."""
+        return self.description if self.count is None or samples >= self.count else f"{samples} of {self.description}"
+
     @abstractmethod
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
@@ -205,7 +214,12 @@ class Images(Reference):
     @property
     def description(self) -> str:
         """How many images."""
-        return f"{len(self._read[0] if self._read else self.pool)} images"
+        return f"{self.count} images"
+
+    @property
+    def count(self) -> int:
+        """How many images were read."""
+        return len(self._read[0] if self._read else self.pool)
 
     @property
     def is_kept(self) -> bool:
@@ -266,6 +280,11 @@ class Photographs(Reference):
     def description(self) -> str:
         """What they are."""
         return f"{_COUNT} photographs"
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return _COUNT
 
     @property
     def is_kept(self) -> bool:
