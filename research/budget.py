@@ -55,11 +55,17 @@ def explainers(classifier: egcam.models.zoo.Classifier) -> dict[tuple[str, int],
     return found
 
 
-def measure(name: str, count: int, out: Path) -> None:
+def measure(name: str, count: int, out: Path, only: list[str]) -> None:
+    """All methods, or some of them again on the images that are kept."""
     classifier = egcam.zoo.load(name)
     model = classifier.model
-    methods = explainers(classifier)
+    methods = {key: cam for key, cam in explainers(classifier).items() if not only or key[0] in only}
     every = pictures(classifier, "confirm", count)
+    kept = pandas.DataFrame()
+    if only:
+        kept = pandas.read_parquet(out / f"{classifier.name}.parquet")
+        every = every[: kept.image.nunique()]
+        kept = kept[~kept.method.isin(only)]
     shares = {layer.name: layer.tail for layer in feature_layers(model, dry_run(model, every[:1]))}
     step = -(-every.shape[-1] * every.shape[-2] // 12)
     for cam in methods.values():
@@ -80,7 +86,9 @@ def measure(name: str, count: int, out: Path) -> None:
             rows.append({"model": classifier.name, "image": number, "method": method, "samples": samples, **values})
         print(f"{number + 1} of {len(every)} images", flush=True)
         out.mkdir(parents=True, exist_ok=True)
-        pandas.DataFrame(rows).to_parquet(out / f"{classifier.name}.parquet", compression="zstd")
+        if not only or number + 1 == len(every):
+            found = pandas.concat([pandas.DataFrame(rows), kept], ignore_index=True)
+            found.to_parquet(out / f"{classifier.name}.parquet", compression="zstd")
 
 
 def plot(folder: Path, file: Path) -> None:
@@ -114,10 +122,11 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help="as `egcam.zoo.load` takes it")
     parser.add_argument("--images", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "scores" / "budget")
+    parser.add_argument("--only", action="append", default=[], help="measure this method again, with the same --images")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     if given.model:
-        measure(given.model, given.images, given.out)
+        measure(given.model, given.images, given.out, given.only)
     if given.plot:
         plot(given.out, given.plot)
 

@@ -46,15 +46,15 @@ def main() -> None:
                     found = explained(classifier, layer, images, references, samples, seed)
                     away = (found.maps.flatten(1) - truth).norm(dim=1) / truth.norm(dim=1)
                     reported = found.error.flatten(1).norm(dim=1) / found.maps.flatten(1).norm(dim=1)
-                    gap = (found.completeness.gap / found.completeness.expected).abs()
+                    lacked = (found.completeness.correction / found.completeness.expected).abs()
                     rows += [
                         {"model": f"{name}, {layer}", "references": kind, "samples": samples, "seed": seed,
-                         "image": image, "error": float(error), "reported": float(said), "gap": float(one)}
-                        for image, (error, said, one) in enumerate(zip(away, reported, gap, strict=True))
+                         "image": image, "error": float(error), "reported": float(said), "lacked": float(one)}
+                        for image, (error, said, one) in enumerate(zip(away, reported, lacked, strict=True))
                     ]  # fmt: skip
             pandas.DataFrame(rows).to_parquet(given.out / "default-error.parquet", index=False)
             print(name, kind, flush=True)
-    table = pandas.DataFrame(rows).groupby(["model", "references", "samples"])[["error", "reported", "gap"]].median()
+    table = pandas.DataFrame(rows).groupby(["model", "references", "samples"])[["error", "reported", "lacked"]].median()
     print(table.unstack().round(3).to_string())
 
 
