@@ -129,12 +129,15 @@ def steadiness() -> Iterator[str]:
 def errors() -> Iterator[str]:
     """How far the map is from its limit, and says it is: networks x samples."""
     table = pandas.read_parquet(SCORES / "default-error.parquet")
-    table = table.groupby(["model", "references", "samples"])[["error", "reported"]].median().unstack()
+    kinds = ["error", "reported", "plain", "lacked"]
+    table = table.groupby(["model", "references", "samples"])[kinds].median().unstack()
     counts = table.columns.get_level_values("samples").unique()
-    yield "| network | references | " + " | ".join(f"n = {samples}" for samples in counts) + " |"
-    yield "| --- | --- |" + " --- |" * len(counts)
+    heads = [*(f"n = {samples}" for samples in counts), "plain, n = 32", "lacks"]
+    yield "| network | references | " + " | ".join(heads) + " |"
+    yield "| --- | --- |" + " --- |" * len(heads)
     for (model, references), row in table.iterrows():
         cells = [f"{row['error', samples]:.2f} ({row['reported', samples]:.2f})" for samples in counts]
+        cells += [f"{row['plain', 32]:.2f}", f"{row['lacked', 32]:.0%}"]
         yield f"| {model} | {references} | " + " | ".join(cells) + " |"
     yield ""
 
@@ -245,6 +248,8 @@ The default's mean / Grad-CAM's, and where the default stands among all methods.
 _ERRORS = """\
 ||map of n samples - limit|| / ||limit||, signed maps, the limit being 2,048 samples with the same references: the
 median over images and three seeds (`research/default_error.py`). In brackets, the error that the explanation reports.
+The last columns are of the plain mean of 32 samples, before it is made to add up: how far it is from the limit, and
+what it lacks of the sum.
 """
 _CHOSEN = """\
 On the other half of the images. "Difference" multiplies the gradient by A - A', "activation" by A; the number
