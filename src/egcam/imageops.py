@@ -36,6 +36,8 @@ def size_of(images: Tensor) -> Size:
 
 def has_double(device: torch.device) -> bool:
     """Whether a device has float64."""
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
     return device.type != "mps"
 
 

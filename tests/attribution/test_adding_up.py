@@ -157,3 +157,106 @@ def test_the_correction_goes_where_its_image_goes(tmp_path) -> None:
     without = replace(found, completeness=replace(found.completeness, correction=None))
     without.save(tmp_path / "without", pictures=False)
     assert egcam.Explanation.load(tmp_path / "without").completeness.correction is None
+
+
+class Residual(nn.Module):
+    """The layer is a branch beside a skip connection, so the references' own scores are not those of A' alone."""
+
+    def __init__(self, bias: float = 0.0) -> None:
+        super().__init__()
+        self.stem, self.layer = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4 * 64, 2)
+        self.bias = bias
+
+    def forward(self, images: Tensor) -> Tensor:
+        early = self.stem(images).tanh()
+        return self.head((early + self.layer(early)).tanh().flatten(1)) + self.bias
+
+
+def residual(bias: float = 0.0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Residual(bias).double().eval()
+
+
+@pytest.mark.filterwarnings("ignore::egcam.errors.ZeroMapWarning")
+@pytest.mark.parametrize("reference", ["black", "blurred"])
+def test_an_image_that_is_its_own_reference_does_not_hide_the_skip_connection(reference: str) -> None:
+    """The first image of the batch says nothing about what goes around the layer: its reference is the image."""
+    cam = egcam.ExpectedGradCAM(residual(), "layer", reference=reference, samples=8, signed=True)
+    image, plain = pictures(1), torch.zeros(1, 3, 8, 8, dtype=torch.float64)
+    alone = cam(image, target=1).maps
+    behind = cam(torch.cat([plain, image]), target=1).maps[1:]
+    torch.testing.assert_close(behind, alone, rtol=1e-9, atol=1e-12)
+
+
+def test_a_large_score_does_not_hide_the_skip_connection() -> None:
+    maps = [
+        egcam.ExpectedGradCAM(residual(bias), "layer", reference=OTHERS, samples=6, signed=True)(pictures(2), 1).maps
+        for bias in (0.0, 1000.0)
+    ]
+    torch.testing.assert_close(maps[1], maps[0], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("negative", [0.5, "agreed"])
+def test_less_negative_evidence_is_not_corrected(negative: Any) -> None:
+    """What is left out cannot add up: the map is that of the plain samples."""
+    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6, negative=negative)(
+        pictures(2), target=1
+    )
+    gradient = egcam.Expected(OTHERS, 6, path="latent", difference="latent")
+    cam = egcam.GradientCAM(bent(), "first", gradient=gradient, weighting="summed", negative=negative)
+    assert torch.equal(found.maps, cam(pictures(2), target=1).maps)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_sampling_that_stops_early_does_not_depend_on_the_batch(batch_size: int) -> None:
+    """What is evaluated beyond the point where an image stops plays no part."""
+    pool = pictures(64, seed=2)
+
+    def maps(images: Tensor, **more: Any) -> Tensor:
+        cam = egcam.ExpectedGradCAM(bent(), "first", reference=pool, samples=256, tolerance=0.15, signed=True, **more)
+        return cam(images, target=1).maps
+
+    images = pictures(3)
+    torch.testing.assert_close(maps(images, batch_size=batch_size)[:1], maps(images[:1]), rtol=1e-9, atol=1e-12)
+
+
+def test_a_cell_that_is_not_finite_does_not_spoil_the_others() -> None:
+    sums, maps = AddingUp(1), torch.tensor([[[1.0, torch.inf, 2.0]]])
+    sums.add(torch.tensor([0]), maps, maps.sum((1, 2)))
+    found, _, lacked = sums.corrected(maps, torch.tensor([6.0]))
+    assert found.tolist() == maps.tolist()
+    assert lacked.tolist() == [0.0]
+
+
+def test_a_map_of_zeros_is_given_nothing() -> None:
+    sums = AddingUp(1)
+    sums.add(torch.tensor([0]), torch.zeros(1, 2, 2), torch.zeros(1))
+    found, total, lacked = sums.corrected(torch.zeros(1, 2, 2), torch.tensor([5.0]))
+    assert not found.any()
+    assert float(total) == float(lacked) == 0.0
+
+
+def test_a_large_correction_is_said() -> None:
+    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6)(pictures(1), target=1)
+    whole = float(found.completeness.expected)
+    much = replace(found.completeness, correction=torch.tensor([0.6 * whole], dtype=torch.float64))
+    assert replace(found, completeness=much).worth().endswith(f" of {whole:+.1f} (corrected by {0.6 * whole:+.1f})")
+    little = replace(found.completeness, correction=torch.tensor([0.4 * whole], dtype=torch.float64))
+    assert replace(found, completeness=little).worth().endswith(f" of {whole:+.1f}")
+
+
+def test_the_table_has_the_correction() -> None:
+    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6)(pictures(2), target=1)
+    np.testing.assert_allclose(found.to_frame()["correction"], found.completeness.correction)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({}, "3 of 6 images"), ({"tolerance": 0.1}, "6 images"), ({"sampling": "monte-carlo"}, "6 images")],
+)
+def test_how_many_references_were_drawn_is_said_where_it_is_known(options: dict[str, Any], said: str) -> None:
+    gradient = egcam.Expected(OTHERS, 3, path="latent", difference="latent", **options)
+    cam = egcam.GradientCAM(bent(), "first", gradient=gradient, weighting="summed")
+    assert cam(pictures(1), target=1).reference == said

@@ -195,7 +195,7 @@ def expected_grad_cam(case: Case) -> np.ndarray:
         assert any(torch.equal(seen, reference) for seen in case.samples)
         there = case.activations(reference)
         maps.append(((here - there) * case.gradient_at(there + share * (here - there))).sum(0))
-        rises.append(float(case.y(torch.from_numpy(here)) - case.y(torch.from_numpy(there))))
+        rises.append(float((case.y(torch.from_numpy(here)) - case.y(torch.from_numpy(there))).detach()))
     samples = np.stack(maps).reshape(len(maps), -1)
     return case.rectified(corrected(samples, samples.sum(1), np.mean(rises)).reshape(maps[0].shape))
 

@@ -50,7 +50,10 @@ class AddingUp:
         return torch.div(self._total, self._count)
 
     def corrected(self, maps: Tensor, expected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Maps (N, h, w) that add up to `expected` (N,), what they and the rest do add up to, and what they lacked."""
+        """Maps (N, h, w) that add up to `expected` (N,), what they and the rest do add up to, and what was added.
+
+        A map that is zero, or not finite, stays as it is.
+        """
         count, expected = self._count[:, None], in_double(expected)[:, None]
         mean, moment = self._cells / count
         total = self.means()[:, None]
@@ -58,8 +61,6 @@ class AddingUp:
         # The samples of an image that stopped early are not all in its map.
         cells = torch.cat([in_double(maps).flatten(1), mean[:, -1:]], dim=1)
         lacking = expected - cells.sum(1, keepdim=True)
-        # A score that overflows (half precision) must not spoil a map.
-        lacking = lacking.where(lacking.isfinite(), torch.zeros_like(lacking))
         sizes = cells.abs()
         shares = sizes / sizes.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
         vary = variance > 1e-10 * total**2
@@ -67,7 +68,14 @@ class AddingUp:
         belief = _PRIOR * (1 + lacking**2 / spread)
         learnt = (count * (moment - total * mean) + belief * spread * shares) / ((count + belief) * spread)
         found = cells + learnt.where(vary, shares) * lacking
-        return found[:, :-1].reshape(maps.shape).to(maps), found.sum(1), lacking[:, 0]
+        # A score or a cell that overflows must not spoil the other cells, and a map of zeros has nowhere to put it.
+        right = found.isfinite().all(1, keepdim=True) & cells.any(1, keepdim=True)
+        found = found.where(right, cells)
+        return (
+            found[:, :-1].reshape(maps.shape).to(maps),
+            found.sum(1),
+            lacking.where(right, torch.zeros(()).to(lacking))[:, 0],
+        )
 
 
 def _with_rest(maps: Tensor, totals: Tensor) -> Tensor:

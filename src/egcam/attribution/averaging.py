@@ -78,6 +78,9 @@ class Evaluations(ABC):
         """A factor for each channel of each layer, (n or 1, K, 1, 1), or None for 1."""
         return None
 
+    def settle(self, counts: Tensor) -> None:  # noqa: B027 (most have nothing to settle)
+        """Told after every round how many evaluations of each image count, (N,); any further ones are thrown away."""
+
     def completed(self, maps: list[Tensor]) -> tuple[list[Tensor], Completeness | None]:
         """The maps, and both sides of the completeness equation where the estimator has one.
 
@@ -141,6 +144,7 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
                 if not alive.any():
                     break
         active = active[alive]
+        evaluations.settle(totals.counts)
     everyone = torch.arange(len(task.images), device="cpu")
     maps, completeness = evaluations.completed(maps_of(totals.means(), everyone))
     errors = [torch.zeros_like(layer) for layer in maps] if evaluations.same_everywhere else ledger.errors()

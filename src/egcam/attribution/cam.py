@@ -262,9 +262,9 @@ class ExpectedGradCAM(_NamedCAM):
         map = relu( 1/n sum_s sum_k W_s,k )
 
     A and A' are what the layer outputs for the image and for a reference. Before the ReLU the map is corrected so that
-    it adds up to y(x) - E[y(x')] (`egcam.attribution.adding_up`): it says how much of the score each place is worth
-    (`explanation.completeness`). Only what follows the layer is run for each sample, so a map costs little more
-    than Grad-CAM's before a small head.
+    it adds up to y(x) - E[y(x')], with a class token together with the token's part (`egcam.attribution.adding_up`): it
+    says how much of the score each place is worth (`explanation.completeness`). Only what follows the layer is run for
+    each sample, so a map costs little more than Grad-CAM's before a small head.
 
     This is our form of the method. The paper's formula, pooled weights along a path of images, is the registered method
     "expected-grad-cam-paper"; other forms are made of `path`, `difference` and `weighting`, or of `GradientCAM` and
@@ -313,15 +313,7 @@ class ExpectedGradCAM(_NamedCAM):
     ) -> None:
         difference = difference or ("latent" if path == "latent" else "none")
         weighting = weighting or ("elementwise" if difference == "none" else "summed")
-        gradient = Expected(
-            reference,
-            samples,
-            path=path,
-            difference=difference,
-            tolerance=tolerance,
-            exact_sum=path == "latent" and difference == "latent" and weighting == "summed",
-            seed=seed,
-        )
+        gradient = Expected(reference, samples, path=path, difference=difference, tolerance=tolerance, seed=seed)
         super().__init__(model, layer, gradient=gradient, **common)
         if weighting not in _OF_EXPECTED:
             raise MethodError(
@@ -334,6 +326,9 @@ class ExpectedGradCAM(_NamedCAM):
                 "'input'"
             )
         self.weighting = as_weighting(weighting)
+        all_evidence = self.signed or self.negative == 1.0
+        if gradient.is_latent and difference == "latent" and weighting == "summed" and all_evidence:
+            self.gradient = replace(gradient, exact_sum=True)
 
     def usual_layer(self, trace: Trace) -> str:
         """See `egcam.models.layers.inner_layer`."""

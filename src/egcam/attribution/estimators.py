@@ -143,6 +143,7 @@ class Integrated(Estimator):
             fixed_reference=True,
             difference=self.difference,
             seed=self.seed,
+            distinct=1,
         )
         return averaged(task, _between(task, baseline, plan, wanted), Design((self.steps,)), wanted, map_of)
 
@@ -258,6 +259,7 @@ class Expected(Estimator):
             seed=self.seed,
             per_sample=self._per_sample,
             exact_sum=self.exact_sum,
+            distinct=self.samples if self.tolerance is None and self.sampling != "monte-carlo" else None,
         )
         design = Design(replicates, self._per_sample, self.tolerance)
         source = self.reference.for_path(task.images, self.is_latent)

@@ -37,8 +37,8 @@ class Completeness:
         total: (N,) the sum of the signed attributions over all channels and positions (and tokens that belong to none).
         expected: (N,) y(x) - E[y(x')], over the references that were drawn.
         attributions: (N, h, w) the signed map that adds up, in units of the score.
-        correction: (N,) what the mean of the samples lacked of `expected` and the map was given, so that it adds up;
-            None for methods that leave the map as it is.
+        correction: (N,) what the mean of the samples lacked of `expected` and the map was given, so that it adds up (0
+            for a map that is zero or not finite, which stays as it is); None for methods that correct nothing.
     """
 
     total: Tensor
@@ -48,7 +48,7 @@ class Completeness:
 
     @property
     def gap(self) -> Tensor:
-        """(N,) total - expected: 0 up to rounding if the map was corrected, else the error of the path integral."""
+        """(N,) total - expected: the error of the path integral; 0 up to rounding if the map was corrected."""
         return self.total - self.expected
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Completeness:
@@ -195,15 +195,18 @@ class Explanation:
     def worth(self, index: int = 0) -> str:
         """What the hottest tenth of an image adds to the score, "+6.1 of +8.9"; empty unless the method is complete.
 
-        The whole is y(x) - E[y(x')]. If the sum of a map that was not corrected is off by more than a tenth, the text
-        gives the gap, "+3.7 of +7.6 (gap +5.2)"; more samples make it smaller.
+        The whole is y(x) - E[y(x')]. What calls for more samples is said: a sum that is off by more than a tenth, "+3.7
+        of +7.6 (gap +5.2)", or a map of which more than half is the correction, "+3.7 of +7.6 (corrected by +5.2)".
         """
         if self.completeness is None or self.completeness.attributions is None:
             return ""
         hottest = self.share(self.hottest()).reshape(-1)[index]
         whole = float(self.completeness.expected.reshape(-1)[index])
         gap = float(self.completeness.gap.reshape(-1)[index])
-        missed = f" (gap {gap:+.1f})" if abs(gap) > 0.1 * abs(whole) else ""
+        correction = self.completeness.correction
+        corrected = 0.0 if correction is None else float(correction.reshape(-1)[index])
+        missed = f" (corrected by {corrected:+.1f})" if abs(corrected) > 0.5 * abs(whole) else ""
+        missed = f" (gap {gap:+.1f})" if abs(gap) > 0.1 * abs(whole) else missed
         return f"{float(hottest):+.1f} of {whole:+.1f}{missed}"
 
     def hottest(self, part: float = 0.1) -> Tensor:
@@ -487,7 +490,7 @@ def _box(box: Sequence[float], size: Size) -> Tensor:
             f"high, not {tuple(box)}"
         )
     left, top, right, bottom = values
-    columns, rows = torch.arange(width, dtype=torch.float64), torch.arange(height, dtype=torch.float64)
+    columns, rows = (torch.arange(side, dtype=torch.float64, device="cpu") for side in (width, height))
     across = (torch.minimum(columns + 1, torch.tensor(right)) - columns.clamp(min=left)).clamp(0, 1)
     down = (torch.minimum(rows + 1, torch.tensor(bottom)) - rows.clamp(min=top)).clamp(0, 1)
     return down[:, None] * across

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from egcam.imageops import in_double
 from egcam.models.dense_head import DenseHead, linear_on_all_of, takes_all_of
 from egcam.models.replay import Replay
 from egcam.models.targets import class_scores
+
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a score, between a whole pass and a run of the tail
 
 GradientsAt: TypeAlias = Callable[[Tensor, Tensor, Callable[[Any], Tensor]], tuple[Tensor, Tensor]]
 
@@ -47,13 +49,17 @@ class LatentPoints(Evaluations):
     def __init__(self, task: Task, source: Reference, plan: PathPlan, by_channel: bool = True) -> None:
         super().__init__(task)
         if plan.exact_sum and by_channel:
-            raise SamplingError("exact_sum=True corrects the sum over the channels, so it needs weighting='summed'")
+            raise SamplingError(
+                "exact_sum=True corrects the sum over the channels, so it needs weighting='summed' and negative=1"
+            )
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
-        self.reference = source.described(1 if plan.fixed_reference else plan.samples)
+        self.reference = source.described(plan.distinct)
         self._network = _SeenReferences(task)
         self._sums = [AddingUp(len(task.images)) for _ in task.tails]
-        self._noted: list[tuple[Tensor, list[AtReference]]] = []
+        self._scores = [_ReferenceScores(len(task.images)) for _ in task.tails]
+        self._samples_of_round: list[_Samples] = []
+        self._references_of_round: list[_Seen] = []
         self._nothing_goes_around: list[bool | None] = [None for _ in task.tails]
         self._is_affine = plan.kernel is None and all(self._network.has_affine_tail(tail) for tail in task.tails)
         single = len(task.tails) == 1 and not by_channel and plan.difference != "none"
@@ -73,8 +79,9 @@ class LatentPoints(Evaluations):
     def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
         """d * g at each layer."""
         own = torch.cat([run.images for run in runs])
+        numbers = torch.cat([torch.full_like(run.images, run.evaluation) for run in runs])
         if self._is_affine:
-            return self._of_affine_tails(own)
+            return self._of_affine_tails(own, numbers)
         drawn: list[Drawn] = []
         shares: list[float] = []
         for run in runs:
@@ -82,9 +89,9 @@ class LatentPoints(Evaluations):
             drawn.append(references)
             shares += at
         seen = self._network.at(drawn, own)
-        self._note_reference_scores(own, seen)
+        self._note_references(own, numbers, seen)
         if self._network.head is not None and all(reference.hidden is not None for reference in seen):
-            return [self._through_dense_head(self._network.head, own, seen, shares)]
+            return [self._through_dense_head(self._network.head, own, numbers, seen, shares)]
         found = []
         for layer, tail in enumerate(self.task.tails):
             here = tail.activations[own.to(tail.activations.device)]
@@ -93,18 +100,18 @@ class LatentPoints(Evaluations):
             points = _between(here, away, shares)
             if self.plan.kernel is not None:
                 points = points + self._noise(here, runs)
-            gradients = self._gradients(layer, tail.gradients, points, there[0], own, seen)
-            found.append(self._times_difference(layer, own, gradients, wide_enough(away)))
+            gradients = self._gradients(layer, tail.gradients, points, there, own, seen)
+            found.append(self._times_difference(layer, own, numbers, gradients, wide_enough(away)))
         return found
 
     def _through_dense_head(
-        self, head: DenseHead, own: Tensor, seen: list[AtReference], shares: Sequence[float]
+        self, head: DenseHead, own: Tensor, numbers: Tensor, seen: list[AtReference], shares: Sequence[float]
     ) -> Tensor:
         """(B, 1, …) the sum over the channels of d * g; see `DenseHead`."""
         rows = own.to(head.hidden.device)
         there = torch.stack([_known(reference.hidden) for reference in seen])
         points = _between(head.hidden[rows], head.hidden[rows] - there, shares)
-        gradients = self._gradients(0, head.gradients, points, there[0], own, seen)
+        gradients = self._gradients(0, head.gradients, points, there, own, seen)
         weighted = torch.stack(
             [
                 slope @ (head.contributions[row] - _known(reference.contributions))
@@ -112,10 +119,10 @@ class LatentPoints(Evaluations):
             ]
         )
         maps = weighted.reshape(len(own), 1, *self.task.tails[0].activations.shape[2:])
-        self._sums[0].add(own, maps[:, 0], weighted.sum(1))
+        self._note_samples(0, own, numbers, maps, weighted.sum(1))
         return maps
 
-    def _of_affine_tails(self, own: Tensor) -> list[Tensor]:
+    def _of_affine_tails(self, own: Tensor, numbers: Tensor) -> list[Tensor]:
         """One gradient and the mean of all samples' differences: what any number of points would give."""
         seen: list[AtReference] = []
         if self.plan.difference == "none":
@@ -123,12 +130,14 @@ class LatentPoints(Evaluations):
         else:
             drawn = [self.references.draw(own, sample)[0] for sample in range(self.plan.samples)]
             means, seen = self._network.means(drawn, own, self.at_once)
-            self._note_reference_scores(own.repeat(self.plan.samples), seen)
+            self._note_references(own.repeat(self.plan.samples), numbers.repeat(self.plan.samples), seen)
         found = []
         for layer, (tail, mean) in enumerate(zip(self.task.tails, means, strict=True)):
-            there = seen[0].activations[layer] if seen else tail.activations[0]
+            first = [reference.activations[layer] for reference in seen[: len(own)]]
+            there = torch.stack(first) if first else tail.activations
             gradients = self._gradients(layer, tail.gradients, tail.activations, there, own, seen)
-            found.append(self._times_difference(layer, own, gradients, wide_enough(tail.activations) - mean))
+            away = wide_enough(tail.activations) - mean
+            found.append(self._times_difference(layer, own, numbers, gradients, away))
         return found
 
     def _gradients(
@@ -139,34 +148,52 @@ class LatentPoints(Evaluations):
         The row is run by itself where rows must be, one at a time.
         """
         count = len(points)
-        first_time = self._is_added_up and self._nothing_goes_around[layer] is None
-        known = self._known_scores(own[:1], seen[:1]) if first_time else None
-        further = None if known is None else there[None].to(points)
+        row = self._telling_row(layer, points, there, own, seen)
+        one = own[:0] if row is None else own[row : row + 1]
+        further = there[:0].to(points) if row is None else there[row : row + 1].to(points)
         alone = self.at_once == 1
-        if further is not None and not alone:
-            points, own = torch.cat([points, further]), torch.cat([own, own[:1]])
+        if len(one) and not alone:
+            points, own = torch.cat([points, further]), torch.cat([own, one])
         scores, gradients = gradients_at(points, own, lambda output: self.task.scores_of(output, own))
         self.task.meter.tails += len(points)
-        if known is not None and further is not None:
+        if row is not None:
             if alone:
-                by_itself, _ = gradients_at(further, own[:1], lambda output: self.task.scores_of(output, own[:1]))
+                by_itself, _ = gradients_at(further, one, lambda output: self.task.scores_of(output, one))
                 scores = torch.cat([scores, by_itself])
                 self.task.meter.tails += 1
-            truth = known[0].to(scores)
-            # Not torch.isclose, which takes no tolerance that is NaN.
-            self._nothing_goes_around[layer] = bool(
-                (scores[-1] - truth).abs() <= 1e-2 * truth.abs() + 1e-3 * scores.abs().max()
-            )
+            self._nothing_goes_around[layer] = self._reproduces(scores, one, seen[row])
         return wide_enough(gradients[:count])
 
-    def _times_difference(self, layer: int, own: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
+    def _telling_row(
+        self, layer: int, points: Tensor, there: Tensor, own: Tensor, seen: list[AtReference]
+    ) -> int | None:
+        """The row whose reference is furthest from the image, if what goes around the layer is yet to be found out.
+
+        A reference that equals the image tells nothing.
+        """
+        if not self._is_added_up or self._nothing_goes_around[layer] is not None:
+            return None
+        far = (points - there).flatten(1).float().norm(dim=1)
+        row = int(far.argmax())
+        known = bool(far[row] > 0) and self._known_scores(own[row : row + 1], seen[row : row + 1]) is not None
+        return row if known else None
+
+    def _reproduces(self, scores: Tensor, one: Tensor, reference: AtReference) -> bool:
+        """Whether the last of the scores, that of the reference's activations alone, is the reference's own."""
+        assert self.task.scores is not None
+        truth = _known(self._known_scores(one, [reference]))[0].to(scores)
+        apart = (self.task.scores[one.to(self.task.scores.device)][0].to(scores) - truth).abs()
+        rounding = _ROUNDING.get(scores.dtype, 1e-2) * torch.maximum(truth.abs(), scores.abs().max())
+        # Not torch.isclose, which takes no tolerance that is NaN.
+        return bool((scores[-1] - truth).abs() <= 1e-2 * apart + rounding)
+
+    def _times_difference(self, layer: int, own: Tensor, numbers: Tensor, gradients: Tensor, away: Tensor) -> Tensor:
         tail = self.task.tails[layer]
         if self.plan.difference == "none":
             return tail.as_maps(gradients)
         weighted = gradients * away
         maps = tail.as_maps(weighted)
-        if self._is_added_up:
-            self._sums[layer].add(own, maps.sum(1), weighted.flatten(1).sum(1))
+        self._note_samples(layer, own, numbers, maps, weighted.flatten(1).sum(1))
         return maps
 
     def _noise(self, here: Tensor, runs: Sequence[Run]) -> Tensor:
@@ -194,23 +221,37 @@ class LatentPoints(Evaluations):
         if not self._is_added_up:
             return maps, None
         found = [self._completed(layer, of_layer) for layer, of_layer in enumerate(maps)]
-        self._noted.clear()
         return [of_layer for of_layer, _ in found], found[0][1] if len(found) == 1 else None
 
     def _completed(self, layer: int, maps: Tensor) -> tuple[Tensor, Completeness]:
         assert self.task.scores is not None
-        references = _ReferenceScores(len(self.task.images))
-        for own, seen in self._noted:
-            references.add(own, self._reference_scores(layer, own, seen))
-        expected = in_double(self.task.scores) - references.means()
+        expected = in_double(self.task.scores) - self._scores[layer].means()
         if not self.plan.exact_sum:
             return maps, Completeness(self._sums[layer].means(), expected)
         corrected, total, correction = self._sums[layer].corrected(maps, expected)
         return corrected, Completeness(total, expected, correction=correction)
 
-    def _note_reference_scores(self, own: Tensor, seen: list[AtReference]) -> None:
+    def _note_samples(self, layer: int, own: Tensor, numbers: Tensor, maps: Tensor, totals: Tensor) -> None:
         if self._is_added_up:
-            self._noted.append((own, seen))
+            cells = maps.sum(1) if self.plan.exact_sum else totals.new_zeros(len(totals), 0)
+            self._samples_of_round.append(_Samples(layer, own, numbers, in_double(cells), in_double(totals)))
+
+    def _note_references(self, own: Tensor, numbers: Tensor, seen: list[AtReference]) -> None:
+        if self._is_added_up:
+            self._references_of_round.append(_Seen(own, numbers, seen))
+
+    def settle(self, counts: Tensor) -> None:
+        """Add up what the evaluations that count have found."""
+        for layer, own, numbers, cells, totals in self._samples_of_round:
+            kept = numbers < counts[own]
+            self._sums[layer].add(own[kept], cells[kept], totals[kept])
+        for own, numbers, seen in self._references_of_round:
+            kept = numbers < counts[own]
+            rows = kept.nonzero()[:, 0].tolist()
+            for layer, scores in enumerate(self._scores if rows else []):
+                scores.add(own[kept], self._reference_scores(layer, own[kept], [seen[row] for row in rows]))
+        self._samples_of_round.clear()
+        self._references_of_round.clear()
 
     def _reference_scores(self, layer: int, own: Tensor, seen: list[AtReference]) -> Tensor:
         """(B,) the explained number when the layer outputs A' and everything around it is as for the image.
@@ -374,6 +415,24 @@ def _class_scores(output: object, count: int) -> Tensor | None:
         return class_scores(output, count)
     except EgcamError:
         return None
+
+
+class _Samples(NamedTuple):
+    """At a layer: of which image and evaluation each sample is, its map (B, h, w) and its sum (B,)."""
+
+    layer: int
+    own: Tensor
+    numbers: Tensor
+    cells: Tensor
+    totals: Tensor
+
+
+class _Seen(NamedTuple):
+    """Of which image and evaluation each reference is, and what the network makes of it."""
+
+    own: Tensor
+    numbers: Tensor
+    references: list[AtReference]
 
 
 class _ReferenceScores:

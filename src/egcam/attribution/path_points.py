@@ -39,6 +39,7 @@ class PathPlan:
         per_sample: evaluations of each sample.
         fixed_reference: whether all samples of an image share its first reference.
         exact_sum: whether the map is corrected so that it adds up exactly.
+        distinct: how many of a pool's references are drawn, if that is known beforehand.
     """
 
     samples: int
@@ -50,6 +51,7 @@ class PathPlan:
     per_sample: int = 1
     fixed_reference: bool = False
     exact_sum: bool = False
+    distinct: int | None = None
 
 
 class DrawnReferences:
@@ -112,7 +114,7 @@ class PathPoints(Evaluations):
         super().__init__(task)
         self.plan = plan
         self.references = DrawnReferences(task, source, plan)
-        self.reference = source.described(1 if plan.fixed_reference else plan.samples)
+        self.reference = source.described(plan.distinct)
         # Shared by all images of the call, which draw from the same references.
         self._latents: dict[Hashable, list[Tensor]] = task.memo.setdefault("latents", {})
         self._responses: list[Tensor] | None = None

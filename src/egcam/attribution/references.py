@@ -79,9 +79,11 @@ class Reference(ABC):
         """How many images there are to draw from, if that is a number."""
         return None
 
-    def described(self, samples: int) -> str:
-        """The description; where fewer are drawn than there are, "32 of 64 images"."""
-        return self.description if self.count is None or samples >= self.count else f"{samples} of {self.description}"
+    def described(self, drawn: int | None) -> str:
+        """The description; where it is known that fewer are drawn than there are, "32 of 64 images"."""
+        if drawn is None or self.count is None or drawn >= self.count:
+            return self.description
+        return f"{drawn} of {self.description}"
 
     @abstractmethod
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:

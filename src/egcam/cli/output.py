@@ -73,7 +73,8 @@ def _completeness(explanation: Explanation) -> dict[str, float] | None:
     if found is None:
         return None
     hottest = explanation.share(explanation.hottest())
-    return {"total": float(found.total[0]), "expected": float(found.expected[0]), "hottest_tenth": float(hottest[0])}
+    sides = {"total": found.total, "expected": found.expected, "correction": found.correction, "hottest_tenth": hottest}
+    return {name: float(side[0]) for name, side in sides.items() if side is not None}
 
 
 def prediction_dict(prediction: Prediction) -> dict[str, Any]:

@@ -88,7 +88,9 @@ def standardised_cells(cells: Tensor, size: Sequence[int]) -> Tensor | None:
     count, pixels = cells[0].numel(), torch.Size(size).numel()
     if bool((cells < 0).any()) or count >= pixels or count * pixels > _LARGEST_MATRIX:
         return None
-    basis = upsampled(torch.eye(count, dtype=torch.float64).reshape(count, *cells.shape[1:]), size).flatten(1)
+    basis = upsampled(
+        torch.eye(count, dtype=torch.float64, device="cpu").reshape(count, *cells.shape[1:]), size
+    ).flatten(1)
     flat = cells.flatten(1).double()
     highest = torch.zeros(pixels)
     for place in _places(len(flat)):

@@ -134,7 +134,9 @@ class SmoothModelRandomization(ModelRandomization):
 
         def of_copy(number: int) -> Tensor:
             # The same for every image, so that the other images of the batch play no part.
-            drawn = torch.randn(images.shape[1:], generator=generator(self.seed, number), dtype=torch.float64)
+            drawn = torch.randn(
+                images.shape[1:], generator=generator(self.seed, number), device="cpu", dtype=torch.float64
+            )
             return case.maps_by(explain, images + self.noise * extent * drawn.to(images))
 
         return reduce(add, map(of_copy, range(self.samples))) / self.samples

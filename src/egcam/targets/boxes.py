@@ -75,7 +75,7 @@ class Box(InSetting):
     size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        corners = torch.as_tensor(self.box, dtype=torch.float64).flatten().tolist()
+        corners = torch.as_tensor(self.box, dtype=torch.float64, device="cpu").flatten().tolist()
         if len(corners) != 4 or not (corners[0] < corners[2] and corners[1] < corners[3]):
             raise TargetError(f"a box is (left, top, right, bottom) with left < right and top < bottom, not {self.box}")
         object.__setattr__(self, "box", tuple(corners))
