@@ -57,7 +57,13 @@ def shapley() -> Iterator[str]:
     counts = table.groupby("place").image.nunique()
     yield "| *images* | " + " | ".join(str(counts[place]) for place in average.columns) + " |"
     known = average.loc["another referee"] ** 0.5
-    corrected = average.loc[["expected-grad-cam, 32", "expected-grad-cam, data, 64", "hires-cam", "grad-cam"]] / known
+    shown = [
+        "expected-grad-cam, 32",
+        *(f"expected-grad-cam, data, {count}" for count in (64, 512)),
+        "hires-cam",
+        "grad-cam",
+    ]
+    corrected = average.loc[shown] / known
     for method, row in pandas.concat([average, corrected.rename("{}, corrected".format)]).iterrows():
         yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
     yield ""
