@@ -71,11 +71,8 @@ class AddingUp:
         # A score or a cell that overflows must not spoil the other cells, and a map of zeros has nowhere to put it.
         right = found.isfinite().all(1, keepdim=True) & cells.any(1, keepdim=True)
         found = found.where(right, cells)
-        return (
-            found[:, :-1].reshape(maps.shape).to(maps),
-            found.sum(1),
-            lacking.where(right, torch.zeros(()).to(lacking))[:, 0],
-        )
+        added = lacking.where(right, torch.zeros_like(lacking))
+        return found[:, :-1].reshape(maps.shape).to(maps), found.sum(1), added[:, 0]
 
 
 def _with_rest(maps: Tensor, totals: Tensor) -> Tensor:
