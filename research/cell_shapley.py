@@ -6,7 +6,8 @@ The referee fills empty cells with the activations of 64 images of part "referen
 package's photographs, or other images of that part, so no map shares its references with the referee. "another
 referee" has yet other images and other orders of the cells: how far the truth itself is known. Explained are the
 predictions on images of part "confirm" (EGCAM_HALVES: what `research/halves.py` wrote). Writes one Parquet file with
-the correlation of each image and method, and one with the Shapley values, which are not computed again.
+the correlation of each image and method, and an npz file with the Shapley values, which are not computed again:
+remove it if the images of part "reference" change.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import egcam
 from attribution.test_latent_path import bent, pictures
 from egcam.attribution.adding_up import AddingUp
-from egcam.errors import SamplingError
+from egcam.errors import SamplingError, ZeroMapWarning
 from support.corrected_samples import corrected
 
 OTHERS = pictures(6, seed=1)
@@ -103,6 +103,12 @@ def test_a_score_that_is_not_finite_leaves_the_map_as_it_is() -> None:
     assert found.tolist() == [[[1.0, 2.0]], [[2.0, 4.0]]]
     assert total.tolist() == [3.0, 6.0]
     assert lacked.tolist() == [0.0, 3.0]
+
+
+def test_an_image_that_equals_its_references_is_told_so() -> None:
+    cam = egcam.ExpectedGradCAM(bent(), "first", reference="black", samples=4)
+    with pytest.warns(ZeroMapWarning, match="the layer outputs the same for it as for its references"):
+        cam(torch.zeros(1, 3, 8, 8, dtype=torch.float64), target=1)
 
 
 def test_sampling_that_stops_early_adds_up() -> None:

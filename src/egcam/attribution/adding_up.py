@@ -58,7 +58,7 @@ class AddingUp:
         mean, moment = self._cells / count
         total = self.means()[:, None]
         variance = (self._square[:, None] / count - total**2).clamp_min(0)
-        # The samples of an image that stopped early are not all in its map.
+        # The map as it is, not the mean of the samples in float64: what is missing includes its rounding.
         cells = torch.cat([in_double(maps).flatten(1), mean[:, -1:]], dim=1)
         lacking = expected - cells.sum(1, keepdim=True)
         sizes = cells.abs()

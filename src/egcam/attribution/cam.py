@@ -297,6 +297,11 @@ class ExpectedGradCAM(_NamedCAM):
         (torch.Size([2, 6, 6]), True)
     """
 
+    cause_of_zero = (
+        "the layer outputs the same for it as for its references, or does not reach the target; choose other "
+        "references or another layer"
+    )
+
     def __init__(
         self,
         model: nn.Module,
