@@ -107,7 +107,8 @@ def main() -> None:
             return egcam.truth.cell_shapley(model, image[None], given.layer, references, count, seed=seed)
 
         maps = {name: explainer(image[None]) for name, explainer in methods.items()}
-        weights = next(iter(maps.values())).weights_checksum
+        first = next(iter(maps.values()))
+        weights, explained = first.weights_checksum, classifier.classes[int(first.targets)]
         key = f"{weights}-{checksum(image)}-{given.permutations}"
         truth, another = (
             kept.get(f"{key}-{seed}", partial(values, references, seed))
@@ -117,7 +118,8 @@ def main() -> None:
         for name, found in maps.items():
             agreement = egcam.truth.cell_agreement(found, truth)
             scores = {kind: float(getattr(agreement, kind)) for kind in ("pearson", "rank", "cosine")}
-            rows.append({"model": classifier.name, "layer": given.layer, "image": number, "method": name, **scores})
+            where = {"model": classifier.name, "layer": given.layer, "image": number, "class": explained}
+            rows.append({**where, "method": name, **scores})
         table = pandas.DataFrame(rows)
         given.out.mkdir(parents=True, exist_ok=True)
         table.to_parquet(given.out / f"{classifier.name}-{given.layer}.parquet")

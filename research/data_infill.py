@@ -1,6 +1,6 @@
 """Insertion-deletion that fills in pixels of other photographs: no method's references, and no blur or plain colour.
 
-A plugin for studies of networks with ImageNet's mean and standard deviation. EGCAM_DATA: images and weights.
+A plugin for studies; how images are normalised is told from their values. EGCAM_DATA: images and weights.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from egcam import metrics
+from egcam.attribution.references import Normalisation, seeming_normalisation
 from egcam.metrics.baselines import Baseline
 from egcam.metrics.faithfulness import InsertionDeletion
 from egcam.models.preprocessing import Preprocessing
@@ -25,19 +26,25 @@ FIRST = 11  # of part "reference"; those that maps are compared with begin elsew
 
 
 @cache
-def photographs() -> Tensor:
+def photographs(normalisation: Normalisation) -> Tensor:
     """(16, 3, 224, 224) of part "reference"."""
     data = Path(os.environ["EGCAM_DATA"])
     with open(data / "imagenet.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "reference"]
+    mean, std = normalisation
+    preprocessing = Preprocessing(mean=mean, std=std)
     chosen = rows[FIRST :: len(rows) // COUNT][:COUNT]
-    return torch.stack([Preprocessing()(read_image(data / "imagenet" / row["file"])) for row in chosen])
+    return torch.stack([preprocessing(read_image(data / "imagenet" / row["file"])) for row in chosen])
 
 
 def another_photograph(images: Tensor) -> Tensor:
     """For each image one of the photographs, always the same for the same image."""
     numbers = (images.double().sum((1, 2, 3)).abs() * 1000).long() % COUNT
-    return photographs().to(images)[numbers]
+    found = [
+        photographs(seeming_normalisation(float(image.min()), float(image.max())))[number]
+        for image, number in zip(images, numbers.tolist(), strict=True)
+    ]
+    return torch.stack(found).to(images)
 
 
 @metrics.register(

@@ -69,6 +69,32 @@ def shapley() -> Iterator[str]:
     yield ""
 
 
+def by_kind(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
+    """The networks with heads of eight kinds, images of the kind "other" apart; then the Shapley values likewise."""
+    kinds = pandas.read_parquet(SCORES / "kinds.parquet")
+    own = kinds[(kinds.model == "AlexNet") & kinds.image.str.startswith("photograph ")]
+    yield _KINDS.format(others=(own.kind == "other").sum(), photographs=len(own))
+    table = pandas.concat([found[name] for name in ("confirm-usual", "confirm-vgg")])
+    table = table.astype({"model": str, "image": str}).merge(kinds, on=["model", "image"])
+    yield from verdicts(table.assign(model=table.model + _kind_or_other(table.kind)), "hires-cam")
+    names = ["expected-grad-cam, 32", "expected-grad-cam, data, 64", "hires-cam", "grad-cam"]
+    yield "The Pearson correlation with the Shapley values, likewise:\n"
+    yield "| network | images | " + " | ".join(names) + " |"
+    yield "| --- |" + " --- |" * (len(names) + 1)
+    for model in ("alexnet-features.12", "vgg16-features"):
+        values = pandas.read_parquet(SCORES / "shapley" / f"{model}.parquet")
+        values["place"] = values.model + _kind_or_other(values["class"])
+        for place, part in values.groupby("place"):
+            average = part.groupby("method").pearson.mean()
+            cells = " | ".join(f"{average[name]:.3f}" for name in names)
+            yield f"| {place} | {part.image.nunique()} | {cells} |"
+    yield ""
+
+
+def _kind_or_other(kinds: pandas.Series) -> pandas.Series:
+    return kinds.map(lambda kind: ", other" if kind == "other" else ", the seven kinds")
+
+
 def truth() -> pandas.DataFrame:
     """The scores of `egcam truth`: method, test, image, score."""
     return pandas.read_parquet(SCORES / "truth.parquet").astype({"score": "float64"})
@@ -157,6 +183,7 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
     parts += ["## Tests with a known answer\n", _TRUTH, *known_answers()]
     parts += ["## Each method at its usual layer\n", _VERDICTS]
     parts += verdicts(pandas.concat([found[name] for name in AT_USUAL_LAYERS if name in found]))
+    parts += section("kinds.parquet", "### AlexNet and VGG-16, by what they see\n", "", lambda: by_kind(found))
     for name, (heading, text, against) in _FURTHER.items():
         if name in found:
             parts += [heading, *([text] if text else []), *verdicts(found[name], against)]
@@ -189,7 +216,7 @@ def intro(name: str) -> str:
 
 def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str]]) -> list[str]:
     """A part of a page, if its scores are kept."""
-    return [heading, text, *lines()] if (SCORES / file).exists() else []
+    return [heading, *([text] if text else []), *lines()] if (SCORES / file).exists() else []
 
 
 _LANDING_TESTS = ("walls", "gridpg", "patch", "shapes", "unit+", "cells")
@@ -224,8 +251,8 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
     ),
     "confirm-infill": (
         "## Infill that is no method's reference\n",
-        "Insertion-deletion where removed pixels become those of another photograph, 60 images; ROAD in both orders, "
-        "which fills them in from their neighbours, against Grad-CAM, HiResCAM and LayerCAM on the images counted.\n",
+        "Insertion-deletion where removed pixels become those of another photograph; ROAD in both orders, which fills "
+        "them in from their neighbours, against Grad-CAM, HiResCAM and LayerCAM on fewer images.\n",
         "grad-cam",
     ),
     "confirm-perturbation": (
@@ -251,6 +278,11 @@ heat in the wrong place, so lower is better there; everywhere else higher is.
 _VERDICTS = """\
 The default's mean / Grad-CAM's, and where the default stands among all methods.
 """
+_KINDS = """\
+Their heads know seven kinds of things and "other". Two images of three are "other", and so are most of the package's
+photographs ({others} of {photographs} on AlexNet): the map then explains what makes the image more "other" than they
+are. The default's mean / HiResCAM's.
+"""
 _ERRORS = """\
 ||map of n samples - limit|| / ||limit||, signed maps, the limit being 2,048 samples with the same references: the
 median over images and three seeds (`research/default_error.py`). In brackets, the error that the explanation reports.
@@ -260,13 +292,11 @@ what it lacks of the sum.
 _CHOSEN = """\
 On the other half of the images. "Difference" multiplies the gradient by A - A', "activation" by A; the number
 at the end is that of the samples, 32 unless said; "agreed" weighs negative evidence by how far the samples agree.
-"images, mixed, agreed" is the former default, with 16 samples. "Photographs" are the former ones
-here, 32 crops of eight.
+"images, mixed, agreed" is the former default, with 16 samples.
 """
 _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative
-change of the heat map under three draws of noise of a tenth of the image's range. References are the former ones, 32
-crops of eight photographs.
+change of the heat map under three draws of noise of a tenth of the image's range.
 """
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the

@@ -99,7 +99,7 @@ def tables_of_means(table: pandas.DataFrame) -> Iterator[str]:
     for model in sorted(table.model.unique()):
         metrics = metrics_of(table, model)
         columns = {metric: by_image(table, model, metric) for metric in metrics}
-        yield f"**{model}**, {min(len(column) for column in columns.values())} images\n"
+        yield f"**{model}**, {_counts(columns)} images\n"
         yield from _header(["method", *(METRICS[metric][0] for metric in metrics)])
         average = pandas.DataFrame({metric: column.mean() for metric, column in columns.items()})
         methods = average[[not is_control(name) for name in average.index]]
@@ -134,8 +134,15 @@ def verdicts(table: pandas.DataFrame, against: str = "grad-cam") -> Iterator[str
             digits = METRICS[metric][2]
             ours, other = (float(columns[metric][name].mean()) for name in (OURS, against))
             cells.append(f"{ours:.{digits}f} / {other:.{digits}f} {_marked(found[metric].word)}")
-        yield f"| {model} | {min(len(column) for column in columns.values())} | " + " | ".join(cells) + " |"
+        yield f"| {model} | {_counts(columns)} | " + " | ".join(cells) + " |"
     yield ""
+
+
+def _counts(columns: dict[str, pandas.DataFrame]) -> str:
+    """How many images each metric has scores of, in the order of the metrics; once if they all have as many."""
+    counts = [len(column) for column in columns.values()]
+    near = max(counts) - min(counts) <= 1
+    return str(min(counts)) if near else ", ".join(map(str, counts))
 
 
 def not_ahead(title: str, table: pandas.DataFrame) -> Iterator[str]:
