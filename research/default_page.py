@@ -202,11 +202,17 @@ def tables(found: dict[str, pandas.DataFrame]) -> str:
     for name, (heading, _, _) in _FURTHER.items():
         parts += [heading, *tables_of_means(found[name])] if name in found else []
     parts += ["## How the default was chosen\n", _CHOSEN]
-    for name in ("default-grid", "default-layers", "default-layers-cifar", "default-layers-vit"):
-        table = scores(name)
-        assert table is not None, f"the scores of {name} are part of the repository"
-        parts += tables_of_means(table)
+    parts += tables_of_means(_kept("default-grid"))
+    parts += ["### The layer\n", _LAYERS]
+    for name in ("default-layers", "default-layers-cifar", "default-layers-vit"):
+        parts += tables_of_means(_kept(name))
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _kept(name: str) -> pandas.DataFrame:
+    table = scores(name)
+    assert table is not None, f"the scores of {name} are part of the repository"
+    return table
 
 
 def intro(name: str) -> str:
@@ -293,6 +299,9 @@ _CHOSEN = """\
 On the other half of the images. "Difference" multiplies the gradient by A - A', "activation" by A; the number
 at the end is that of the samples, 32 unless said; "agreed" weighs negative evidence by how far the samples agree.
 "images, mixed, agreed" is the former default, with 16 samples.
+"""
+_LAYERS = """\
+"Photographs" are the former ones here, 32 crops of eight.
 """
 _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative
