@@ -5,11 +5,20 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 # The modules that user files brought in from their own folders, and from which.
 _neighbours: dict[str, str] = {}
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles the file anew: to Python, a compiled copy is up to date if the file has the same size and second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def import_file(file: Path, name: str) -> ModuleType:
@@ -26,7 +35,8 @@ def import_file(file: Path, name: str) -> ModuleType:
         >>> import_file(folder / "model.py", "_a_model").width
         3
     """
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = _FromSource(name, str(file)) if file.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
