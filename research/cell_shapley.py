@@ -5,9 +5,9 @@
 The referee fills empty cells with the activations of 64 images of part "reference"; the maps' references are the
 package's photographs, or other images of that part, so no map shares its references with the referee. "another
 referee" has yet other images and other orders of the cells: how far the truth itself is known. Explained are the
-predictions on images of part "confirm" (EGCAM_HALVES: what `research/halves.py` wrote). Writes one Parquet file with
-the correlation of each image and method, and an npz file with the Shapley values, which are not computed again:
-remove it if the images of part "reference" change.
+predictions on images of part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what `research/halves.py` wrote; networks for
+CIFAR-10 have the other half as references). Writes one Parquet file with the correlation of each image and method, and
+an npz file with the Shapley values, which are not computed again: remove it if the images of part "reference" change.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pandas
 import torch
+from PIL import Image
 from torch import Tensor
 
 import egcam
@@ -41,7 +42,14 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def pictures(classifier: Classifier, part: str, count: int, begin: int = 0) -> Tensor:
-    """`count` images of a part, spread evenly over the list, which is in the order of the classes."""
+    """`count` images of a part, spread evenly over the list, which for ImageNet is in the order of the classes."""
+    if classifier.preprocessing.size == (32, 32):
+        half = "confirm" if part == "confirm" else "choose"
+        with np.load(Path(os.environ["EGCAM_CIFAR"]) / f"{half}.npz") as file:
+            pixels = file["x"]
+        return torch.stack(
+            [classifier.preprocess(Image.fromarray(one)) for one in pixels[begin :: len(pixels) // count][:count]]
+        )
     data = Path(os.environ["EGCAM_DATA"])
     with open(os.environ["EGCAM_HALVES"], newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == part]
@@ -95,7 +103,7 @@ def main() -> None:
     classifier = egcam.zoo.load(given.model)
     model = classifier.model
     images = pictures(classifier, "confirm", given.images)
-    # Every seventh image of a list of 500, from three beginnings: no image is in two of them.
+    # Every seventh image of a list of 500 (CIFAR-10: every 15th of 1,000), from three beginnings: none is in two.
     referee, data, others = (pictures(classifier, "reference", REFERENCES, begin) for begin in (0, 3, 5))
     methods = explainers(classifier, given.layer, data)
     kept = KeptValues(given.out / f"{classifier.name}-{given.layer}.npz")

@@ -15,6 +15,7 @@ import pandas
 from score_tables import (
     METRICS,
     SCORES,
+    TRUTH,
     not_ahead,
     reliability,
     said_of,
@@ -67,6 +68,12 @@ def shapley() -> Iterator[str]:
     for method, row in pandas.concat([average, corrected.rename("{}, corrected".format)]).iterrows():
         yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
     yield ""
+
+
+def truth_as_map() -> Iterator[str]:
+    """The Shapley values judged as a map, beside maps of the same layer: one table for each network."""
+    files = sorted((SCORES / "truth-as-map").glob("*.parquet"))
+    yield from tables_of_means(pandas.concat([pandas.read_parquet(file) for file in files]), TRUTH)
 
 
 def by_kind(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
@@ -180,6 +187,7 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
     behind += [line for name, table in found.items() for line in not_ahead(CONFIRMED[name], table)]
     parts = [intro("default"), "## Where it is not ahead\n", *(behind or ["Nowhere in the tables below."]), ""]
     parts += ["## Against the Shapley values of the layer's cells\n", _SHAPLEY, *shapley()]
+    parts += section("truth-as-map", "### What the truth itself scores\n", _TRUTH_AS_MAP, truth_as_map)
     parts += ["## Tests with a known answer\n", _TRUTH, *known_answers()]
     parts += ["## Each method at its usual layer\n", _VERDICTS]
     parts += verdicts(pandas.concat([found[name] for name in AT_USUAL_LAYERS if name in found]))
@@ -277,6 +285,12 @@ same values with 64 yet other images and other orders of the cells: how far the 
 agree at q each agree with the truth at about sqrt(q), so a map's correlation with the truth is about that with a
 referee, divided by sqrt(q): the rows called "corrected".
 """
+_TRUTH_AS_MAP = """\
+The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the
+same layer on the same images (`research/truth_as_map.py`). A metric by which a method is ahead of the truth rewards
+something else than being right, and no map can be near the truth and first by that metric. "Expected, data" has 64
+images of the data as references.
+"""
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
 heat in the wrong place, so lower is better there; everywhere else higher is.
@@ -301,7 +315,7 @@ at the end is that of the samples, 32 unless said; "agreed" weighs negative evid
 "images, mixed, agreed" is the former default, with 16 samples.
 """
 _LAYERS = """\
-"Photographs" are the former ones here, 32 crops of eight.
+The latent path with 16 samples, and 32 on the transformers.
 """
 _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative

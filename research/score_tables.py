@@ -15,6 +15,7 @@ from egcam.evaluation.stats import holm, paired_difference, sign_flip_p, split_h
 SCORES = Path(__file__).parent / "scores"
 OURS = "expected-grad-cam"
 VARIANTS = ("expected, data",)
+TRUTH = "the truth"  # the Shapley values of the layer's cells, taken as a map
 METRICS = {  # name: (heading, higher is better, digits)
     "insertion-deletion": ("ins-del ↑", True, 3),
     "infidelity": ("infidelity ↓", False, 3),
@@ -65,20 +66,24 @@ def metrics_of(table: pandas.DataFrame, model: str) -> list[str]:
     return [metric for metric in METRICS if metric in known]
 
 
-def standings(table: pandas.DataFrame, model: str) -> dict[str, Standing]:
+def standings(table: pandas.DataFrame, model: str, ours: str = OURS) -> dict[str, Standing]:
     """Where the default stands on each metric, by sign-flip tests, corrected over all comparisons of the network."""
     columns = {metric: by_image(table, model, metric) for metric in metrics_of(table, model)}
-    return standings_of(columns, {metric: METRICS[metric][1] for metric in columns})
+    return standings_of(columns, {metric: METRICS[metric][1] for metric in columns}, ours)
 
 
-def standings_of(columns: dict[str, pandas.DataFrame], higher: dict[str, bool]) -> dict[str, Standing]:
-    """The same for images x methods of each metric, and whether higher is better."""
+def standings_of(
+    columns: dict[str, pandas.DataFrame], higher: dict[str, bool], ours: str = OURS
+) -> dict[str, Standing]:
+    """The same for images x methods of each metric, and whether higher is better; of another method than the default
+    if `ours` names one.
+    """
     gains: dict[tuple[str, str], float] = {}
     chances: dict[tuple[str, str], float] = {}
     for metric, found in columns.items():
         sign = 1 if higher[metric] else -1
-        others = [name for name in found.columns if name != OURS and name not in VARIANTS]
-        gain = np.stack([sign * paired_difference(found[OURS].to_numpy(), found[one].to_numpy()) for one in others], 1)
+        others = [name for name in found.columns if name != ours and name not in VARIANTS]
+        gain = np.stack([sign * paired_difference(found[ours].to_numpy(), found[one].to_numpy()) for one in others], 1)
         for name, mean, chance in zip(others, gain.mean(0), sign_flip_p(gain, _DRAWS), strict=True):
             gains[metric, name], chances[metric, name] = float(mean), float(chance)
     corrected = dict(zip(chances, holm(np.array(list(chances.values()))), strict=True))
@@ -94,8 +99,10 @@ def standings_of(columns: dict[str, pandas.DataFrame], higher: dict[str, bool]) 
     return result
 
 
-def tables_of_means(table: pandas.DataFrame) -> Iterator[str]:
-    """A table of means for each network, the best method of each column in bold; and where the default stands."""
+def tables_of_means(table: pandas.DataFrame, ours: str = OURS) -> Iterator[str]:
+    """A table of means for each network, the best method of each column in bold; and where the default stands, or
+    another method.
+    """
     for model in sorted(table.model.unique()):
         metrics = metrics_of(table, model)
         columns = {metric: by_image(table, model, metric) for metric in metrics}
@@ -104,7 +111,7 @@ def tables_of_means(table: pandas.DataFrame) -> Iterator[str]:
         average = pandas.DataFrame({metric: column.mean() for metric, column in columns.items()})
         methods = average[[not is_control(name) for name in average.index]]
         best = {m: methods[m].max() if METRICS[m][1] else methods[m].min() for m in metrics}
-        first = [name for name in (OURS, *VARIANTS) if name in average.index]
+        first = [name for name in dict.fromkeys((ours, OURS, *VARIANTS)) if name in average.index]
         rest = [name for name in average.index if name not in first]
         for method in [*first, *sorted(rest, key=is_control)]:
             figures = []
@@ -112,9 +119,9 @@ def tables_of_means(table: pandas.DataFrame) -> Iterator[str]:
                 text = f"{average.loc[method, metric]:.{METRICS[metric][2]}f}"
                 figures.append(f"**{text}**" if average.loc[method, metric] == best[metric] else text)
             yield f"| {method}{' *' * is_control(method)} | " + " | ".join(figures) + " |"
-        if OURS in average.index:
-            found = standings(table, model)
-            yield f"| *{OURS} is* | " + " | ".join(found[metric].word for metric in metrics) + " |"
+        if ours in average.index:
+            found = standings(table, model, ours)
+            yield f"| *where {ours} stands* | " + " | ".join(found[metric].word for metric in metrics) + " |"
         yield ""
 
 
