@@ -2,9 +2,9 @@
 
     EGCAM_DATA=… python research/truth_as_map.py research/networks.py:alexnet features.12 --images 60 --permutations 128
 
-Takes the values that `research/cell_shapley.py` has kept of the same images, and scores them beside maps of the same
-layer. A metric by which a map is better than the truth rewards something else than being right. Writes
-research/scores/truth-as-map/NAME.parquet: model, method, image, metric, value.
+Takes the values that `research/cell_shapley.py` has kept of the same images (others are left out), and scores them
+beside maps of the same layer. A metric by which a map is better than the truth rewards something else than being right.
+Writes research/scores/truth-as-map/NAME.parquet: model, method, image, metric, value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def main() -> None:
     for number, image in enumerate(pictures(classifier, "confirm", given.images)):
         found = {method: explainer(image[None]) for method, explainer in explainers.items()}
         first = found[METHODS[0]]
-        truth = torch.from_numpy(kept.known[f"{first.weights_checksum}-{checksum(image)}-{given.permutations}-0"])
+        key = f"{first.weights_checksum}-{checksum(image)}-{given.permutations}-0"
+        if key not in kept.known:
+            continue
+        truth = torch.from_numpy(kept.known[key])
         heat = {method: one.heatmaps for method, one in found.items()}
         heat[TRUTH] = heatmaps(truth.reshape(first.maps.shape).relu().to(first.maps), first.size)
         case = Case(model, image[None], target=first.targets)
