@@ -27,7 +27,7 @@ METHODS = ("expected-grad-cam", "hires-cam", "layer-cam", "grad-cam")
 _STEPS = 12
 
 
-def metrics_for(side: int) -> dict[str, Metric]:
+def metrics_for(side: int, quick: bool) -> dict[str, Metric]:
     """Those of the studies; there are no other photographs to fill in for small images."""
     step = -(-side * side // _STEPS)
     found: dict[str, Metric] = {
@@ -36,7 +36,7 @@ def metrics_for(side: int) -> dict[str, Metric]:
         "sparseness": Sparseness(),
         "complexity": Complexity(),
     }
-    return found | ({"insertion-deletion-data": InsertionDeletionOfData(step)} if side == 224 else {})
+    return found | ({"insertion-deletion-data": InsertionDeletionOfData(step)} if side == 224 and not quick else {})
 
 
 def main() -> None:
@@ -45,13 +45,16 @@ def main() -> None:
     parser.add_argument("layer")
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--permutations", type=int, default=64)
+    parser.add_argument("--quick", action="store_true", help="fewer methods, and no infill with other photographs")
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model, name = classifier.model, f"{classifier.name}-{given.layer}"
     kept = KeptValues(SCORES / "shapley" / f"{name}.npz")
-    explainers = {method: create(method, model, layer=given.layer) for method in METHODS}
-    data = pictures(classifier, "reference", REFERENCES, begin=3)
-    explainers["expected, data"] = egcam.ExpectedGradCAM(model, given.layer, reference=data, samples=REFERENCES)
+    methods = METHODS[:2] if given.quick else METHODS
+    explainers = {method: create(method, model, layer=given.layer) for method in methods}
+    if not given.quick:
+        data = pictures(classifier, "reference", REFERENCES, begin=3)
+        explainers["expected, data"] = egcam.ExpectedGradCAM(model, given.layer, reference=data, samples=REFERENCES)
     rows = []
     for number, image in enumerate(pictures(classifier, "confirm", given.images)):
         found = {method: explainer(image[None]) for method, explainer in explainers.items()}
@@ -65,7 +68,7 @@ def main() -> None:
         case = Case(model, image[None], target=first.targets)
         for method, maps in heat.items():
             of_map = case.explained(maps)
-            for metric, measure in metrics_for(image.shape[-1]).items():
+            for metric, measure in metrics_for(image.shape[-1], given.quick).items():
                 value = float(measure(of_map))
                 where = {"model": classifier.name, "method": method, "image": number, "metric": metric}
                 rows.append({**where, "value": value})
