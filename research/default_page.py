@@ -288,8 +288,8 @@ referee, divided by sqrt(q): the rows called "corrected".
 _TRUTH_AS_MAP = """\
 The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the
 same layer on the same images (`research/truth_as_map.py`). A metric by which a method is ahead of the truth rewards
-something else than being right, and no map can be near the truth and first by that metric. "Expected, data" has 64
-images of the data as references.
+something else than being right. This truth is in comparison with images of the data, the default's maps are in
+comparison with photographs; "expected, data" has 64 other images of the data as references.
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
