@@ -58,9 +58,23 @@ class Evaluations(ABC):
         self.task = task
 
     @property
+    def slopes(self) -> str | None:
+        """What the samples are made of, where that depends on the network."""
+        return None
+
+    @property
     def at_once(self) -> int:
         """How many are made in one batch."""
         return self.task.batch_size
+
+    @property
+    def image_by_image(self) -> bool:
+        """Whether a batch had better hold many evaluations of few images than few evaluations of many."""
+        return False
+
+    def evaluations_of(self, samples: int) -> int:
+        """How many there are for so many samples."""
+        return samples
 
     @property
     def same_everywhere(self) -> bool:
@@ -148,7 +162,7 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
     everyone = torch.arange(len(task.images), device="cpu")
     maps, completeness = evaluations.completed(maps_of(totals.means(), everyone))
     errors = [torch.zeros_like(layer) for layer in maps] if evaluations.same_everywhere else ledger.errors()
-    return Maps(maps, errors, evaluations.reference, completeness)
+    return Maps(maps, errors, evaluations.reference, completeness, evaluations.slopes)
 
 
 def _round(remaining: list[int], evaluations_per_sample: int, at_once: int) -> list[int]:
@@ -167,6 +181,8 @@ def _replicate_sums(
     """For each layer, the sum of each averaged term over each replicate: (active, replicates, …)."""
     replicate_of = [number for number, size in enumerate(sizes) for _ in range(size * per_sample)]
     pairs = [(evaluation, position) for evaluation in range(len(replicate_of)) for position in range(len(active))]
+    if evaluations.image_by_image:
+        pairs.sort(key=lambda pair: pair[1])
     sums: list[list[Tensor]] = []
     for batch in chunks(pairs, evaluations.at_once):
         runs = list(_runs(batch))

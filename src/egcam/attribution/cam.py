@@ -16,7 +16,7 @@ from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, wide_enough
 from egcam.attribution.options import Common
 from egcam.attribution.path_points import Difference
-from egcam.attribution.paths import PathLike
+from egcam.attribution.paths import Latent, PathLike, as_path
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task, chunks
@@ -258,13 +258,14 @@ class SmoothGradCAMPlusPlus(_NamedCAM):
 class ExpectedGradCAM(_NamedCAM):
     """Expected Grad-CAM: a CAM on the gradient's expectation over references and the path from them to the image.
 
-        z_s = A'_s + a_s (A - A'_s),     W_s = (A - A'_s) * dy/dA at z_s,     A'_s = f(x'_s)
-        map = relu( 1/n sum_s sum_k W_s,k )
+        M_s = A in a random half of the cells, A'_s elsewhere,     A'_s = f(x'_s)
+        W_s = (M_s - A'_s) * slope from A'_s to M_s  +  (A - M_s) * slope from M_s to A
+        map = relu( mean_s sum_k W_s,k )
 
-    A and A' are what the layer outputs for the image and for a reference. Before the ReLU the map is corrected so that
-    it adds up to y(x) - E[y(x')], with a class token together with the token's part (`egcam.attribution.adding_up`): it
-    says how much of the score each place is worth (`explanation.completeness`). Only what follows the layer is run for
-    each sample, so a map costs little more than Grad-CAM's before a small head.
+    A and A' are what the layer outputs for the image and for a reference. Slopes take the place of gradients: exact for
+    the whole step (`egcam.models.slopes`). Before the ReLU the map adds up to y(x) - E[y(x')], with a class token
+    together with the token's part: it says how much of the score each place is worth (`explanation.completeness`). Only
+    what follows the layer is run for each step, so a map costs little more than Grad-CAM's before a small head.
 
     This is our form of the method. The paper's formula, pooled weights along a path of images, is the registered method
     "expected-grad-cam-paper"; other forms are made of `path`, `difference` and `weighting`, or of `GradientCAM` and
@@ -279,11 +280,12 @@ class ExpectedGradCAM(_NamedCAM):
         reference: what x' is drawn from: images of the data set, a name, …; see `Expected`. Images of your own data
             are best. By default photographs that come with the package; for images that have neither 1 nor 3
             channels, and for signals, volumes and video, blurred copies and plain colours.
-        samples: n, the most path points for each image.
+        samples: n, the most steps for each image. A reference takes two, before a dense head one.
         seed: of all draws.
-        path: "latent", "linear", "subset" or a callable; see `Expected`.
-        difference: "latent", "none", "input" or "increment"; see `Expected`. By default "latent" on the latent path,
-            else "none".
+        path: "stepwise", "latent", "linear", "subset" or a callable; see `Expected`. By default "stepwise", or "latent"
+            if `difference` is another.
+        difference: "latent", "none", "input" or "increment"; see `Expected`. By default "none" on a path of images,
+            else "latent".
         weighting: "summed", the attribution itself; "elementwise", times A; "mean", pooled, times A. By default
             "summed" where there is a difference, else "elementwise".
         tolerance: the relative standard error of the map at which sampling stops.
@@ -310,13 +312,14 @@ class ExpectedGradCAM(_NamedCAM):
         reference: ReferenceLike = None,
         samples: int = 32,
         seed: int = 0,
-        path: PathLike = "latent",
+        path: PathLike | None = None,
         difference: Difference | None = None,
         weighting: Literal["summed", "elementwise", "mean"] | None = None,
         tolerance: float | None = None,
         **common: Unpack[Common],
     ) -> None:
-        difference = difference or ("latent" if path == "latent" else "none")
+        path = path or ("stepwise" if difference in (None, "latent") else "latent")
+        difference = difference or ("latent" if isinstance(as_path(path), Latent) else "none")
         weighting = weighting or ("elementwise" if difference == "none" else "summed")
         gradient = Expected(reference, samples, path=path, difference=difference, tolerance=tolerance, seed=seed)
         super().__init__(model, layer, gradient=gradient, **common)

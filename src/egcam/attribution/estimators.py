@@ -31,9 +31,10 @@ from egcam.attribution.latent_points import LatentPoints, check_latent
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, wide_enough
 from egcam.attribution.path_points import DIFFERENCES, Difference, NoisyCopies, PathPlan, PathPoints
-from egcam.attribution.paths import Latent, PathLike, as_path
+from egcam.attribution.paths import Latent, PathLike, Stepwise, as_path
 from egcam.attribution.references import Reference, ReferenceLike, as_reference
 from egcam.attribution.sampling import SAMPLINGS, Midpoints, Sampling, scheme
+from egcam.attribution.step_points import StepPoints, check_stepwise
 from egcam.attribution.task import Task
 from egcam.errors import SamplingError, check_known
 
@@ -125,6 +126,8 @@ class Integrated(Estimator):
         check_known(self.difference, DIFFERENCES, "difference", SamplingError)
         if isinstance(as_path(self.path), Latent):
             check_latent(self.difference, None)
+        if isinstance(as_path(self.path), Stepwise):
+            check_stepwise(self.difference, None)
 
     @property
     def passes(self) -> int:
@@ -145,14 +148,16 @@ class Integrated(Estimator):
             seed=self.seed,
             distinct=1,
         )
-        return averaged(task, _between(task, baseline, plan, wanted), Design((self.steps,)), wanted, map_of)
+        points = _between(task, baseline, plan, wanted)
+        return averaged(task, points, Design((points.evaluations_of(self.steps),)), wanted, map_of)
 
 
 def _between(task: Task, reference: Reference, plan: PathPlan, wanted: Wanted) -> Evaluations:
     """The evaluations on a path, after the first pass over the images."""
     if isinstance(plan.path, Latent):
         task.first_pass_with_tails()
-        return LatentPoints(task, reference, plan, wanted.by_channel)
+        points = StepPoints if isinstance(plan.path, Stepwise) else LatentPoints
+        return points(task, reference, plan, wanted.by_channel)
     task.first_pass()
     return PathPoints(task, reference, plan)
 
@@ -163,6 +168,8 @@ class Expected(Estimator):
 
         path of images    z_s = path(x'_s, x, a_s) + eta_s, seen at the layer
         path="latent"     z_s = A' + a_s (A - A') + eta_s in the layer's own space, A' = f(x'_s)
+        path="stepwise"   no points: from A' to A in two steps, half of the cells in each, whose slopes take the place
+                          of derivatives, see `egcam.attribution.step_points`
 
     x' is drawn from `reference`, a from U(0, 1), eta from `kernel`. A path of images costs n * draws + 1 passes, and
     with a difference term additional ones that end at the layer: n * draws for "input", twice as many for "increment",
@@ -176,7 +183,7 @@ class Expected(Estimator):
             else "mixed", blurred copies and plain colours in turn.
         samples: n, the number of path points.
         path: "linear", x' + a (x - x'); "subset", a share a of the pixels of x' replaced by those of x; a callable
-            (references, images, a) -> points; or "latent".
+            (references, images, a) -> points; "latent"; or "stepwise", with difference "latent" only.
         kernel: smoothing noise, a `Kernel`, "gaussian", "uniform" or None. On the latent path its scale is in units of
             the standard deviation of the image's activations.
         difference: "none", d = 1; "input", d = f(x - x') as in the paper's last formula; "latent", d = f(x) - f(x');
@@ -215,6 +222,8 @@ class Expected(Estimator):
         kernel = as_kernel(self.kernel)
         if self.is_latent:
             check_latent(self.difference, kernel)
+        if isinstance(as_path(self.path), Stepwise):
+            check_stepwise(self.difference, kernel)
         if self.exact_sum and not (self.is_latent and self.difference == "latent" and kernel is None):
             raise SamplingError("exact_sum=True needs path='latent', difference='latent' and no kernel")
         # Read once, not at every call: the reference may be a loader.
@@ -249,10 +258,10 @@ class Expected(Estimator):
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps of the averaged gradient."""
         assert isinstance(self.reference, Reference)
-        replicates = replicate_sizes(self.samples, small=self.tolerance is not None)
+        strata = replicate_sizes(self.samples, self.tolerance is not None)
         plan = PathPlan(
             self.samples,
-            scheme(self.sampling, replicates, self.seed),
+            scheme(self.sampling, strata, self.seed),
             path=as_path(self.path),
             kernel=as_kernel(self.kernel),
             difference=self.difference,
@@ -261,6 +270,8 @@ class Expected(Estimator):
             exact_sum=self.exact_sum,
             distinct=self.samples if self.tolerance is None and self.sampling != "monte-carlo" else None,
         )
-        design = Design(replicates, self._per_sample, self.tolerance)
         source = self.reference.for_path(task.images, self.is_latent)
-        return averaged(task, _between(task, source, plan, wanted), design, wanted, map_of)
+        points = _between(task, source, plan, wanted)
+        count = points.evaluations_of(self.samples)
+        design = Design(replicate_sizes(count, self.tolerance is not None), self._per_sample, self.tolerance)
+        return averaged(task, points, design, wanted, map_of)

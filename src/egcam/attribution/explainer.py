@@ -411,7 +411,7 @@ class Explainer(ABC):
             passes=meter.done,
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
-            options={**self._options(), "score": self.score, "signed": self.signed},
+            options={**self._options(), "score": self.score, "signed": self.signed, **found[0].facts},
             classes=_names(self.classes, tasks),
             images=images,
             outputs=known([task.outputs for task in tasks]),

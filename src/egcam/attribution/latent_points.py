@@ -20,7 +20,7 @@ from egcam.attribution.references import Drawn, Reference
 from egcam.attribution.task import Task, chunks
 from egcam.errors import EgcamError, SamplingError
 from egcam.imageops import in_double
-from egcam.models.dense_head import DenseHead, linear_on_all_of, takes_all_of
+from egcam.models.dense_head import DenseHead, can_be_skipped, linear_on_all_of, takes_all_of
 from egcam.models.replay import Replay
 from egcam.models.targets import class_scores
 
@@ -82,13 +82,7 @@ class LatentPoints(Evaluations):
         numbers = torch.cat([torch.full_like(run.images, run.evaluation) for run in runs])
         if self._is_affine:
             return self._of_affine_tails(own, numbers)
-        drawn: list[Drawn] = []
-        shares: list[float] = []
-        for run in runs:
-            references, at = self.references.draw(run.images, run.evaluation // self.plan.per_sample)
-            drawn.append(references)
-            shares += at
-        seen = self._network.at(drawn, own)
+        seen, shares = self._seen(runs, own)
         self._note_references(own, numbers, seen)
         if self._network.head is not None and all(reference.hidden is not None for reference in seen):
             return [self._through_dense_head(self._network.head, own, numbers, seen, shares)]
@@ -104,6 +98,16 @@ class LatentPoints(Evaluations):
             found.append(self._times_difference(layer, own, numbers, gradients, wide_enough(away)))
         return found
 
+    def _seen(self, runs: Sequence[Run], own: Tensor) -> tuple[list[AtReference], list[float]]:
+        """The reference of each row, as the network sees it, and its share a of the way."""
+        drawn: list[Drawn] = []
+        shares: list[float] = []
+        for run in runs:
+            references, at = self.references.draw(run.images, run.evaluation // self.plan.per_sample)
+            drawn.append(references)
+            shares += at
+        return self._network.at(drawn, own), shares
+
     def _through_dense_head(
         self, head: DenseHead, own: Tensor, numbers: Tensor, seen: list[AtReference], shares: Sequence[float]
     ) -> Tensor:
@@ -112,10 +116,16 @@ class LatentPoints(Evaluations):
         there = torch.stack([_known(reference.hidden) for reference in seen])
         points = _between(head.hidden[rows], head.hidden[rows] - there, shares)
         gradients = self._gradients(0, head.gradients, points, there, own, seen)
+        return self._of_hidden(head, own, numbers, seen, gradients)
+
+    def _of_hidden(
+        self, head: DenseHead, own: Tensor, numbers: Tensor, seen: list[AtReference], slopes: Tensor
+    ) -> Tensor:
+        """(B, 1, …) what the places add to the score, from the slopes (B, H) of the hidden numbers."""
         weighted = torch.stack(
             [
                 slope @ (head.contributions[row] - _known(reference.contributions))
-                for slope, row, reference in zip(gradients, rows.tolist(), seen, strict=True)
+                for slope, row, reference in zip(slopes, own.tolist(), seen, strict=True)
             ]
         )
         maps = weighted.reshape(len(own), 1, *self.task.tails[0].activations.shape[2:])
@@ -351,16 +361,29 @@ class _SeenReferences:
             return False
         return task.kept.verdict(self._fingerprint, ("affine", tail.layer), lambda: self._try_affine(tail))
 
+    def has_slopes(self, answer: Callable[[], bool]) -> bool:
+        """Whether each operation behind the layer has a slope; asked once of a network, of a function each time."""
+        if self.task.indices is None:
+            return answer()
+        return self.task.kept.verdict(self._fingerprint, ("slopes", self.task.targets.score), answer)
+
+    def is_before_dense_head(self, tail: Replay) -> bool:
+        """Whether what follows begins with a linear layer on all of the layer's activations."""
+        linear = linear_on_all_of(self.task.probe.model, tail)
+        if linear is None or tail.activations.ndim <= 2:
+            return False
+        question = ("dense head", tail.layer)
+        return self.task.kept.verdict(self._fingerprint, question, lambda: takes_all_of(tail, linear))
+
     def find_dense_head(self, tail: Replay) -> None:
         """Take the head apart if it is dense and gets the layer's activations as they are."""
-        model, device = self.task.probe.model, tail.activations.device.type
-        in_place = tail.activations.ndim > 2 and torch.equal(tail.as_maps(tail.activations[:1]), tail.activations[:1])
-        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        linear = linear_on_all_of(model, tail) if in_place and not autocast else None
-        if linear is None:
+        device, one = tail.activations.device.type, tail.activations[:1]
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             return
-        question = ("dense head", tail.layer)
-        if self.task.kept.verdict(self._fingerprint, question, lambda: takes_all_of(tail, linear)):
+        linear = linear_on_all_of(self.task.probe.model, tail)
+        if linear is None or not can_be_skipped(linear, tail) or not self.is_before_dense_head(tail):
+            return
+        if torch.equal(tail.as_maps(one), one):
             head = DenseHead(linear, tail)
             self.head = head if head.is_proven else None
 

@@ -18,9 +18,16 @@ class Maps:
         errors: their standard errors, where they were sampled.
         reference: what the references were.
         completeness: both sides of the completeness equation, for estimators that have one.
+        slopes: "steps" or "derivatives", for estimators that have both.
     """
 
     maps: list[Tensor]
     errors: list[Tensor] | None = None
     reference: str | None = None
     completeness: Completeness | None = None
+    slopes: str | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of how they were made only once they are."""
+        return {} if self.slopes is None else {"slopes": self.slopes}

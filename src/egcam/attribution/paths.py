@@ -43,6 +43,15 @@ class Latent(Linear):
 
 
 @dataclass(frozen=True)
+class Stepwise(Latent):
+    """From A' to A in two steps: a random half of the layer's cells first, then the others.
+
+    Each step has one slope for each activation, that between the two ends, in place of a derivative somewhere between
+    them (`egcam.models.slopes`). Before a dense head, whose cells hardly interact, all cells go in one step.
+    """
+
+
+@dataclass(frozen=True)
 class RandomSubset(Path):
     """A share a of the pixels of x', chosen at random, is replaced by those of x.
 
@@ -84,11 +93,16 @@ class Custom(Path):
         return points
 
 
-PATHS: dict[str, Callable[[], Path]] = {"linear": Linear, "subset": RandomSubset, "latent": Latent}
+PATHS: dict[str, Callable[[], Path]] = {
+    "linear": Linear,
+    "subset": RandomSubset,
+    "latent": Latent,
+    "stepwise": Stepwise,
+}
 
 
 def as_path(path: PathLike) -> Path:
-    """The path for "linear", "subset", "latent", a `Path`, or a callable (references, images, a) -> points."""
+    """The path of that name, a `Path` as it is, or that of a callable (references, images, a) -> points."""
     if isinstance(path, Path):
         return path
     if isinstance(path, str):
@@ -96,4 +110,4 @@ def as_path(path: PathLike) -> Path:
         return PATHS[path]()
     if callable(path):
         return Custom(path)
-    raise SamplingError(f"a path is 'linear', 'subset', 'latent' or a callable, not {type(path).__name__}")
+    raise SamplingError(f"a path is 'linear', 'subset', 'latent', 'stepwise' or a callable, not {type(path).__name__}")

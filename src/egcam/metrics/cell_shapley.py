@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, Unpack
 
 import torch
@@ -93,7 +94,7 @@ def cell_shapley(
 
 def _shapley_values(swaps: CellSwaps, references: range, permutations: int, seed: int) -> Tensor:
     """(h, w) of one image, with some of the references."""
-    count = swaps.size[0] * swaps.size[1]
+    count = prod(swaps.size)
     full = torch.tensor([swaps.full], dtype=torch.float64, device="cpu")
     grown = torch.ones(count, count, dtype=torch.bool, device="cpu").tril()[:-1]
     total = torch.zeros(count, dtype=torch.float64, device="cpu")

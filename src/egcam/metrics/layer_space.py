@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
 from egcam.attribution.options import Common
 from egcam.attribution.references import photographs
 from egcam.errors import InputError
+from egcam.imageops import of_dimension
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.perturb import Curve, relevance_ranks
@@ -96,8 +97,8 @@ class _LayerCurve(Metric):
 
     def _swapped(self, swaps: CellSwaps, relevance: Tensor, references: range) -> Tensor:
         """(steps + 1,) the mean over references."""
-        cells = swaps.size[0] * swaps.size[1]
-        coarse = functional.adaptive_avg_pool2d(relevance[None], swaps.size)
+        cells = prod(swaps.size)
+        coarse = of_dimension("adaptive_avg_pool", len(swaps.size))(relevance[None], swaps.size)
         place = relevance_ranks(coarse).flatten().cpu()
         counts = torch.tensor([round(step * cells / self.steps) for step in range(self.steps + 1)])
         chosen = place < counts[:, None]

@@ -342,6 +342,14 @@ def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | No
     return None if any(gradient is None for gradient in found) else list(found)
 
 
+def does_not_reach(layer: str) -> LayerError:
+    """The error of a layer whose gradient there is none of."""
+    return LayerError(
+        f"the explained score does not depend on {layer!r} through differentiable operations; choose a layer between "
+        "the image and the score (and a target that does not detach it)"
+    )
+
+
 def _detached(output: Any) -> Any:
     if isinstance(output, Tensor):
         return output.detach()

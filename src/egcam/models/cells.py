@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -12,13 +14,11 @@ from egcam.models.replay import Replay
 class Cells:
     """Which numbers of what a layer outputs belong to which cell of its (h, w) map.
 
-    What belongs to no cell, such as a class token, always stays the image's.
-
     Args:
         tail: the network at the layer.
 
     Attributes:
-        size: (h, w).
+        size: (h, w); (l,) at a signal's layer, (d, h, w) at a volume's.
     """
 
     def __init__(self, tail: Replay) -> None:
@@ -26,7 +26,7 @@ class Cells:
         numbers = torch.arange(one.numel(), dtype=torch.float64, device="cpu").reshape(one.shape)
         # The layer's own numbering read as a map shows where each number goes, however the layer is laid out.
         places = tail.as_maps(numbers)
-        self.size = (int(places.shape[2]), int(places.shape[3]))
+        self.size = tuple(places.shape[2:])
         flat = places.reshape(places.shape[1], -1).long()
         if not _is_rearrangement(tail, one, places):
             raise LayerError(
@@ -40,10 +40,20 @@ class Cells:
     @property
     def count(self) -> int:
         """How many there are."""
-        return self.size[0] * self.size[1]
+        return prod(self.size)
+
+    def numbers_in(self, chosen: Tensor) -> Tensor:
+        """(B, …) which of the layer's numbers belong to the chosen cells.
+
+        Args:
+            chosen: (B, count + 1) booleans; the last is for what belongs to no cell, such as a class token.
+        """
+        return chosen.to(self._cell.device)[:, self._cell]
 
     def mixed(self, image: Tensor, reference: Tensor, kept: Tensor) -> Tensor:
         """(B, …) the image's activations in the cells that are kept, the reference's in all others.
+
+        What belongs to no cell stays the image's.
 
         Args:
             image: (…) what the layer outputs for the image.
@@ -51,8 +61,7 @@ class Cells:
             kept: (B, h * w) booleans.
         """
         outside = torch.ones(len(kept), 1, dtype=torch.bool, device=kept.device)
-        chosen = torch.cat([kept, outside], 1).to(image.device)[:, self._cell]
-        return torch.where(chosen, image, reference.to(image))
+        return torch.where(self.numbers_in(torch.cat([kept, outside], 1)), image, reference.to(image))
 
 
 def _is_rearrangement(tail: Replay, one: Tensor, places: Tensor) -> bool:

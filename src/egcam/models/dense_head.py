@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from egcam.models.replay import Replay, gradients_at
 from egcam.models.restore import add_hook
+from egcam.models.slopes import Record, record_at, slopes_at
 from egcam.rng import generator
 
 _ROWS = 64  # of the weight taken at once, so that the product stays in the processor's cache
@@ -26,6 +27,7 @@ class DenseHead:
         sum_k (A - A')_k * dy/dA_k = (M(A) - M(A'))^T v
 
     so the linear layer, mostly the largest of the head, is run neither forwards nor backwards for the points of a path.
+    The same holds for the slopes v of a step from A' to A.
 
     Args:
         linear: the first layer of the head.
@@ -62,21 +64,35 @@ class DenseHead:
 
     def gradients(self, hidden: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
         """(B,) the scores at hidden numbers (B, H), row b for image number `own[b]`, and their gradient, (B, H)."""
-        rest = self._rest
-        assert rest is not None
-        return gradients_at(hidden, lambda leaf: score(rest(leaf, own)), self._layer)
+        return gradients_at(hidden, lambda leaf: score(self._output(leaf, own)), self._layer)
+
+    def record(self, hidden: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Record]:
+        """As `Replay.record`, at hidden numbers (B, H)."""
+        return record_at(hidden, lambda rows: score(self._output(rows, own)))
+
+    def slopes(
+        self, hidden: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor]
+    ) -> tuple[Tensor, Tensor, Record]:
+        """As `Replay.slopes`, at hidden numbers (B, H)."""
+        return slopes_at(hidden, upper, lambda rows: score(self._output(rows, own)), self._layer)
+
+    def _output(self, hidden: Tensor, own: Tensor) -> Any:
+        assert self._rest is not None
+        return self._rest(hidden, own)
 
 
 def linear_on_all_of(model: nn.Module, tail: Replay) -> nn.Linear | None:
-    """The one linear layer that has as many inputs as the explained layer has activations, and no hooks of a user's."""
+    """The one linear layer that has as many inputs as the explained layer has activations."""
     inputs = tail.activations[0].numel()
     fitting = {id(one): one for one in model.modules() if type(one) is nn.Linear and one.in_features == inputs}
-    if len(fitting) != 1:
-        return None
-    (linear,) = fitting.values()
+    return next(iter(fitting.values())) if len(fitting) == 1 else None
+
+
+def can_be_skipped(linear: nn.Linear, tail: Replay) -> bool:
+    """Whether the layer may be computed here in its stead: as precise as its input, and no hooks of a user's."""
     hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
-    plain = linear.weight.dtype == tail.activations.dtype and linear.weight.dtype in (torch.float32, torch.float64)
-    return linear if plain and not any(hooks) else None
+    precise = linear.weight.dtype in (torch.float32, torch.float64)
+    return precise and linear.weight.dtype == tail.activations.dtype and not any(hooks)
 
 
 def takes_all_of(tail: Replay, linear: nn.Linear) -> bool:

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from egcam.errors import LayerError
 from egcam.imageops import in_double
-from egcam.models.capture import Probe, gradients_of
+from egcam.models.capture import Probe, does_not_reach, gradients_of
 from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensor_in, tensors_in
 from egcam.models.restore import add_hook
 from egcam.models.shadow import replace_modules
+from egcam.models.slopes import Record, record_at, slopes_at
 from egcam.rng import generator
 
 _UNKNOWN = object()
@@ -214,6 +215,24 @@ class Replay:
             score: from the model's output to the (B,) numbers explained.
         """
         return gradients_at(activations, lambda leaf: score(self._run(leaf, own)), self._point.name)
+
+    def record(self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Record]:
+        """(B,) the scores at the upper ends (B, …) of steps, and what is needed for the slopes up to them."""
+        self.runs_by_itself  # noqa: B018 (tried now, because it takes rows of its own)
+        return record_at(activations, lambda rows: score(self._run(rows, own)))
+
+    def slopes(
+        self, activations: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor]
+    ) -> tuple[Tensor, Tensor, Record]:
+        """(B,) the scores at the lower ends of steps, the slopes up to the upper ones, and a record; see `slopes_at`.
+
+        Args:
+            activations: (B, …) what the layer outputs.
+            own: (B,) the number of the image each row belongs to.
+            upper: the record of the upper ends.
+            score: from the model's output to the (B,) numbers explained.
+        """
+        return slopes_at(activations, upper, lambda rows: score(self._run(rows, own)), self._point.name)
 
     def beyond(self, module: nn.Module, outputs: Tensor) -> Callable[[Tensor, Tensor], Any] | None:
         """Run only what follows a module behind the layer, from what the module would output.
@@ -421,10 +440,7 @@ def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: s
         scores = scores_of(leaf)
         found = gradients_of(scores, [leaf])
     if found is None:
-        raise LayerError(
-            f"the explained score does not depend on {layer!r} through differentiable operations; choose a layer "
-            "between the image and the score (and a target that does not detach it)"
-        )
+        raise does_not_reach(layer)
     return scores.detach(), found[0]
 
 
