@@ -45,11 +45,15 @@ def test_formula(rest: float) -> None:
         np.testing.assert_allclose(lacked[image], expected - totals[mine].mean())
 
 
+def on_latent_path(model: nn.Module, layer: str, samples: int, **more: Any) -> egcam.ExpectedGradCAM:
+    return egcam.ExpectedGradCAM(model, layer, reference=OTHERS, samples=samples, path="latent", **more)
+
+
 @pytest.mark.parametrize("layer", ["first", "second"])
 @pytest.mark.parametrize("samples", [1, 2, 5, 32])
-def test_the_default_adds_up_with_any_number_of_samples(layer: str, samples: int) -> None:
+def test_the_latent_path_adds_up_with_any_number_of_samples(layer: str, samples: int) -> None:
     model = bent()
-    found = egcam.ExpectedGradCAM(model, layer, reference=OTHERS, samples=samples, signed=True)(pictures(2), target=1)
+    found = on_latent_path(model, layer, samples, signed=True)(pictures(2), target=1)
     rises = found.completeness.expected
     torch.testing.assert_close(found.maps.sum((1, 2)), rises, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(found.completeness.total, rises, rtol=1e-10, atol=1e-10)
@@ -90,7 +94,7 @@ class HalfBlind(nn.Module):
 def test_what_the_head_cannot_see_stays_exactly_zero() -> None:
     torch.manual_seed(0)
     model = HalfBlind().double().eval()
-    found = egcam.ExpectedGradCAM(model, "layer", reference=OTHERS, samples=6, signed=True)(pictures(2), target=1)
+    found = on_latent_path(model, "layer", 6, signed=True)(pictures(2), target=1)
     assert float(found.completeness.correction.abs().min()) > 1e-6
     assert not found.maps[:, 4:].any()
     assert found.maps[:, :4].all()
@@ -148,7 +152,7 @@ def test_a_map_that_is_no_sum_is_refused() -> None:
 
 
 def test_the_correction_goes_where_its_image_goes(tmp_path) -> None:
-    cam = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=5)
+    cam = on_latent_path(bent(), "first", 5)
     found = cam(pictures(3), target=1)
     correction = found.completeness.correction
     assert found[1].completeness.correction == correction[1]
@@ -210,7 +214,7 @@ def test_less_negative_evidence_is_not_corrected(negative: Any) -> None:
     found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6, negative=negative)(
         pictures(2), target=1
     )
-    gradient = egcam.Expected(OTHERS, 6, path="latent", difference="latent")
+    gradient = egcam.Expected(OTHERS, 6, path="stepwise", difference="latent")
     cam = egcam.GradientCAM(bent(), "first", gradient=gradient, weighting="summed", negative=negative)
     assert torch.equal(found.maps, cam(pictures(2), target=1).maps)
 

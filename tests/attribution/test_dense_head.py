@@ -43,7 +43,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DenseHead]]:
 
 
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latent_points, "linear_on_all_of", lambda *_: None)
+    monkeypatch.setattr(latent_points, "can_be_skipped", lambda *_: False)
 
 
 def test_contributions_and_hidden_numbers() -> None:
@@ -59,14 +59,15 @@ def test_contributions_and_hidden_numbers() -> None:
 
 @pytest.mark.parametrize("target", [None, 1, [0, 2, 1], lambda output: output[:, 0] * output[:, 1]])
 @pytest.mark.parametrize("signed", [True, False])
-def test_same_maps_errors_and_completeness(heads, monkeypatch, target, signed) -> None:
+@pytest.mark.parametrize("path", ["stepwise", "latent"])
+def test_same_maps_errors_and_completeness(heads, monkeypatch, target, signed, path) -> None:
     model, images = network(), pictures(3)
-    cam = egcam.ExpectedGradCAM(model, "1", reference=pictures(5, 1), samples=12, signed=signed)
-    found = cam(images, target)
+    options = {"reference": pictures(5, 1), "samples": 12, "signed": signed, "path": path}
+    found = egcam.ExpectedGradCAM(model, "1", **options)(images, target)
     assert [head.is_proven for head in heads] == [True] * len(heads)
     assert heads
     plain(monkeypatch)
-    wanted = egcam.ExpectedGradCAM(model, "1", reference=pictures(5, 1), samples=12, signed=signed)(images, target)
+    wanted = egcam.ExpectedGradCAM(model, "1", **options)(images, target)
     torch.testing.assert_close(found.maps, wanted.maps, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.error, wanted.error, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(found.completeness.total, wanted.completeness.total)

@@ -28,6 +28,7 @@ from support.networks import (
     watched,
 )
 from support.small_models import METHODS
+from support.steps_by_hand import attribution, first_half
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -185,19 +186,19 @@ def integrated_grad_cam(case: Case) -> np.ndarray:
 
 
 def expected_grad_cam(case: Case) -> np.ndarray:
-    """1/n sum_s sum_k (A - A'_s) * dy/dA at A'_s + a_s (A - A'_s): in the layer's own space, with its difference.
+    """The mean over references of slope times step from A' to A, summed over the channels.
 
-    Then corrected so that it adds up to y(A) - 1/n sum_s y(A'_s).
+    Before a dense head in one step. At the linear heads any steps give the same.
     """
     here = case.activations(case.image)
-    maps, rises = [], []
-    for reference, share in draws(case.image):
+    dense = isinstance(case.network.head[0], nn.Flatten)
+    maps = []
+    for number, (reference, _) in enumerate(draws(case.image)[: SAMPLES if dense else SAMPLES // 2]):
         assert any(torch.equal(seen, reference) for seen in case.samples)
         there = case.activations(reference)
-        maps.append(((here - there) * case.gradient_at(there + share * (here - there))).sum(0))
-        rises.append(float((case.y(torch.from_numpy(here)) - case.y(torch.from_numpy(there))).detach()))
-    samples = np.stack(maps).reshape(len(maps), -1)
-    return case.rectified(corrected(samples, samples.sum(1), np.mean(rises)).reshape(maps[0].shape))
+        half = None if dense else first_half(number, here.shape[1:])
+        maps.append(attribution(case.network.head, there, here, case.target, case.score, half).sum(0))
+    return case.rectified(np.mean(maps, 0))
 
 
 def draws(image: Tensor) -> list[tuple[Tensor, float]]:
@@ -210,6 +211,21 @@ def draws(image: Tensor) -> list[tuple[Tensor, float]]:
 
     egcam.ExpectedGradCAM(perceptron_head(), LAYER, path=path, **OPTIONS["expected-grad-cam"])(image[None], target=0)
     return found
+
+
+def latent_path(case: Case) -> np.ndarray:
+    """1/n sum_s sum_k (A - A'_s) * dy/dA at A'_s + a_s (A - A'_s): in the layer's own space, with its difference.
+
+    Then corrected so that it adds up to y(A) - 1/n sum_s y(A'_s).
+    """
+    here = case.activations(case.image)
+    maps, rises = [], []
+    for reference, share in draws(case.image):
+        there = case.activations(reference)
+        maps.append(((here - there) * case.gradient_at(there + share * (here - there))).sum(0))
+        rises.append(float((case.y(torch.from_numpy(here)) - case.y(torch.from_numpy(there))).detach()))
+    samples = np.stack(maps).reshape(len(maps), -1)
+    return case.rectified(corrected(samples, samples.sum(1), np.mean(rises)).reshape(maps[0].shape))
 
 
 def expected_grad_cam_paper(case: Case) -> np.ndarray:
@@ -469,6 +485,16 @@ PAIRS = [(method, name) for method in FORMULAS for name in NETWORKS if method !=
 @pytest.mark.parametrize(("method", "network"), PAIRS)
 def test_signed_map_follows_the_formula_on_every_network(method: str, network: str) -> None:
     assert_follows_formula(method, NETWORKS[network](), [2, 0, 1], signed=True)
+
+
+@pytest.mark.parametrize("score", ["logit", "probability"])
+@pytest.mark.parametrize("network", ["perceptron", "signed", "in-place"])
+def test_the_latent_path_follows_its_formula(network: str, score: str) -> None:
+    model, image = NETWORKS[network](), pictures(1)
+    options = {**options_of("expected-grad-cam"), "path": "latent"}
+    found = egcam.explain(model, image, "expected-grad-cam", 1, score=score, signed=True, **options).maps[0]
+    truth = latent_path(Case(model, image[0], 1, score, True, []))
+    torch.testing.assert_close(found, torch.from_numpy(truth), **EXACT)
 
 
 def network_for(method: str) -> nn.Module:

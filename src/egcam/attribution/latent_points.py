@@ -138,9 +138,10 @@ class LatentPoints(Evaluations):
         if self.plan.difference == "none":
             means = [wide_enough(torch.zeros_like(tail.activations)) for tail in self.task.tails]
         else:
-            drawn = [self.references.draw(own, sample)[0] for sample in range(self.plan.samples)]
+            count = self.evaluations_of(self.plan.samples)
+            drawn = [self.references.draw(own, sample)[0] for sample in range(count)]
             means, seen = self._network.means(drawn, own, self.at_once)
-            self._note_references(own.repeat(self.plan.samples), numbers.repeat(self.plan.samples), seen)
+            self._note_references(own.repeat(count), numbers.repeat(count), seen)
         found = []
         for layer, (tail, mean) in enumerate(zip(self.task.tails, means, strict=True)):
             first = [reference.activations[layer] for reference in seen[: len(own)]]

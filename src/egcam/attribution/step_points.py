@@ -25,7 +25,8 @@ from egcam.models.replay import Replay
 from egcam.models.slopes import Record
 from egcam.rng import generator
 
-_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # of the scores at the ends of a step
+_MISSED = 1e-2  # of the rise of the score, that slopes may miss
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the scores
 
 Score = Callable[[Any], Tensor]
 
@@ -78,7 +79,7 @@ class StepPoints(LatentPoints):
 
     def evaluations_of(self, samples: int) -> int:
         """One for each reference, which takes one or two of the samples."""
-        return max(1, samples // self._steps_each) if self._has_slopes and not self._is_affine else samples
+        return max(1, samples // self._steps_each) if self._has_slopes else samples
 
     def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
         """The sum of slope times step at each layer."""
@@ -165,9 +166,10 @@ class StepPoints(LatentPoints):
         Not so if an operation lacks a rule.
         """
         truth = self.task.scores[image].to(scores)
-        off = (scores + totals.to(scores) - truth).abs().max()
-        most = torch.maximum(scores.abs().max(), truth.abs())
-        return not bool(off.isfinite()) or bool(off <= _TOLERANCE.get(scores.dtype, 5e-2) * most)
+        rises = truth - scores
+        off = (rises - totals.to(scores)).abs().max()
+        rounding = _ROUNDING.get(scores.dtype, 2e-2) * torch.maximum(scores.abs().max(), truth.abs())
+        return not bool(off.isfinite()) or bool(off <= _MISSED * rises.abs().max() + rounding)
 
     def _score(self, own: Tensor) -> Score:
         return lambda output: self.task.scores_of(output, own)

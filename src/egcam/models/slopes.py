@@ -36,8 +36,8 @@ _CLIPPED = frozenset(("relu", "relu6", "hardtanh", "clamp", "clip", "clamp_min",
 _BENT = frozenset(("leaky_relu", "prelu", "rrelu", "threshold", "abs", "absolute", "hardsigmoid", "softshrink"))
 _CURVED = frozenset(
     ("gelu", "silu", "sigmoid", "tanh", "elu", "selu", "celu", "mish", "softplus", "softsign", "logsigmoid",
-     "hardswish", "tanhshrink", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "square", "pow", "erf",
-     "sin", "cos")
+     "log_sigmoid", "hardswish", "tanhshrink", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "square",
+     "pow", "erf", "sin", "cos")
 )  # fmt: skip
 _PRODUCTS = frozenset(("mul", "multiply", "rmul", "imul", "matmul", "rmatmul", "bmm"))
 _QUOTIENTS = frozenset(("div", "divide", "true_divide", "truediv", "itruediv"))
@@ -368,6 +368,24 @@ def _affine(z: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return z if bias is None else z + bias
 
 
+def _normalize(
+    slopes: Slopes,
+    func: Callable[..., Any],
+    z: Tensor,
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+    out: Any = None,
+) -> Tensor:
+    if p != 2.0 or out is not None or not isinstance(dim, int):
+        found: Tensor = func(z, p, dim, eps, out)
+        return found
+    squares = slopes.apply(_Product, (z, z), lambda a, b: (a * b).sum(dim, keepdim=True))
+    return slopes.apply(
+        _Product, (z, slopes.apply(_Curved, (squares,), lambda v: 1 / v.sqrt().clamp_min(eps))), torch.mul
+    )
+
+
 def _max_pool2d(slopes: Slopes, func: Callable[..., Any], z: Tensor, *args: Any, **kwargs: Any) -> Any:
     """The largest of each window, found in rounds of two against two."""
     given = dict(zip(("kernel_size", "stride", "padding", "dilation"), args, strict=False)) | kwargs
@@ -501,4 +519,5 @@ _RULES_OF_ONE: dict[str, Rule] = {
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
     "max_pool2d": _max_pool2d,
+    "normalize": _normalize,
 }

@@ -1,0 +1,214 @@
+"""Slopes between two ends: by hand, against captum's DeepLift, and exact sums for every operation that has a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from egcam.errors import LayerError
+from egcam.models.slopes import record_at, slopes_at
+from support.steps_by_hand import slope
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def slopes(function: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> Tensor:
+    """Of the sum of what the function returns for each row."""
+
+    def scores(rows: Tensor) -> Tensor:
+        return function(rows).flatten(1).sum(1)
+
+    _, record = record_at(upper, scores)
+    return slopes_at(lower, record, scores, "layer")[1]
+
+
+def missed(function: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> float:
+    """How far slope times step is from the rise of the function, for the worst row."""
+    total = (slopes(function, lower, upper) * (upper - lower)).flatten(1).sum(1)
+    rise = (function(upper.clone()) - function(lower.clone())).flatten(1).sum(1)
+    assert float(rise.abs().min()) > 1e-3, "a function that does not rise tests nothing"
+    return float((total - rise).abs().max())
+
+
+def test_by_hand() -> None:
+    """relu from -1 to 3 rises by 3 on a way of 4; a product's factors share it as Shapley would."""
+    assert slopes(torch.relu, torch.tensor([[-1.0]]), torch.tensor([[3.0]])).tolist() == [[0.75]]
+    assert slopes(torch.square, torch.tensor([[1.0]]), torch.tensor([[4.0]])).tolist() == [[5.0]]
+    found = slopes(lambda z: z[:, :1] * z[:, 1:], torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 8.0]]))
+    assert found.tolist() == [[5.0, 2.0]]  # 2 * 5 + 6 * 2 = 22 = 24 - 2
+
+
+def test_ends_that_meet_have_the_derivative() -> None:
+    at = torch.tensor([[-1.0, 0.5, 7.0]], dtype=torch.float64)
+    assert slopes(functional.relu6, at, at).tolist() == [[0.0, 1.0, 0.0]]
+    torch.testing.assert_close(slopes(torch.tanh, at, at), 1 - at.tanh() ** 2)
+    close = at + 1e-12
+    torch.testing.assert_close(slopes(torch.tanh, at, close), 1 - at.tanh() ** 2)
+
+
+def test_an_infinitely_small_step_has_the_gradient() -> None:
+    net = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 4), nn.Softmax(1)).double()
+    lower = randn(3, 6)
+    found = slopes(lambda z: net(z)[:, :1], lower, lower + 1e-7 * randn(3, 6, seed=1))
+    leaf = lower.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(net(leaf)[:, 0].sum(), leaf)
+    torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-9)
+
+
+class Attention(nn.Module):
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(6, 2, batch_first=True, **options)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found, weights = self.inner(tokens, tokens, tokens, need_weights=True)
+        return found + weights.sum(-1, keepdim=True) * tokens
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **{
+        name: getattr(functional, name)
+        for name in ("relu", "relu6", "hardtanh", "leaky_relu", "hardsigmoid", "softshrink", "gelu", "silu", "elu",
+                     "selu", "celu", "mish", "softplus", "softsign", "logsigmoid", "hardswish", "tanhshrink")
+    },
+    **{
+        name: getattr(torch, name)
+        for name in ("sigmoid", "tanh", "exp", "expm1", "square", "erf", "sin", "cos", "abs")
+    },
+    "in place": lambda z: functional.relu(z * 1.0, inplace=True),
+    "relu_": lambda z: (z * 1.0).relu_(),
+    "clamp": lambda z: z.clamp(-0.3, 0.4),
+    "sqrt": lambda z: (z.square() + 1).sqrt(),
+    "rsqrt": lambda z: (z.square() + 1).rsqrt(),
+    "log": lambda z: (z.square() + 1).log(),
+    "pow": lambda z: (z.square() + 1).pow(1.7) + z**3,
+    "reciprocal": lambda z: 1 / (z.square() + 1) + (z.square() + 2).reciprocal(),
+    "mul": lambda z: z[:, 0] * z[:, 1],
+    "mul in place": lambda z: (z[:, 0] * 1.0).mul_(z[:, 1].tanh()),
+    "squeeze and excite": lambda z: z * z.mean((1, 2), keepdim=True).sigmoid(),
+    "div": lambda z: z[:, 0] / (z[:, 1].square() + 1),
+    "matmul": lambda z: z @ z.transpose(-1, -2),
+    "bmm": lambda z: torch.bmm(z, z.transpose(-1, -2)),
+    "maximum": lambda z: torch.maximum(z[:, 0], z[:, 1].tanh()),
+    "minimum": lambda z: torch.minimum(z[:, 0], z[:, 1].tanh()),
+    "softmax": lambda z: z.softmax(-1) * randn(6),
+    "softmax of all": lambda z: functional.softmax(z, dim=1) * randn(4, 6),
+    "layer_norm": lambda z: functional.layer_norm(z, (6,), randn(6), randn(6, seed=1)),
+    "layer_norm of two": lambda z: functional.layer_norm(z, (4, 6)) * randn(4, 6),
+    "group_norm": lambda z: functional.group_norm(z, 2, randn(4), randn(4, seed=1)) * randn(6),
+    "normalize": lambda z: functional.normalize(z, dim=-1) * randn(6),
+    "attention": lambda z: functional.scaled_dot_product_attention(z, z.tanh(), 2 * z),
+    "masked attention": lambda z: functional.scaled_dot_product_attention(z, z, z, is_causal=True),
+    "attention with a bias": lambda z: functional.scaled_dot_product_attention(z, z, z, attn_mask=randn(4, 4)),
+    "multi-head attention": Attention().double().eval(),
+    "max_pool2d": lambda z: functional.max_pool2d(z[:, None], 2),
+    "max_pool2d with edges": lambda z: functional.max_pool2d(z[:, None] - 3, 3, 2, padding=1, ceil_mode=True),
+    "rows elsewhere": lambda z: functional.layer_norm(z.transpose(0, 1), (6,), randn(6)).tanh().transpose(0, 1),
+    "rows folded": lambda z: functional.gelu(z.reshape(-1, 6)).reshape(z.shape),
+    "written into": lambda z: torch.zeros_like(z).index_copy_(1, torch.arange(4), z.tanh()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["an upper end for each row", "one for all"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_slope_times_step_is_the_rise(name: str, single: bool) -> None:
+    lower, upper = randn(3, 4, 6), randn(1 if single else 3, 4, 6, seed=1)
+    assert missed(FUNCTIONS[name], lower, upper) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["sqrt", "mul", "softmax", "layer_norm", "gelu"])
+def test_derivatives_would_not_add_up(name: str) -> None:
+    """So the test above says something."""
+    lower, upper = randn(3, 4, 6), randn(3, 4, 6, seed=1)
+    leaf = lower.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(FUNCTIONS[name](leaf).sum(), leaf)
+    total = (gradient * (upper - lower)).flatten(1).sum(1)
+    rise = (FUNCTIONS[name](upper) - FUNCTIONS[name](lower)).flatten(1).sum(1)
+    assert float((total - rise).abs().min()) > 1e-2
+
+
+def test_an_operation_without_a_rule_shows_in_the_sum() -> None:
+    assert missed(lambda z: z.cumprod(-1), randn(3, 4, 6), randn(3, 4, 6, seed=1)) > 1e-2
+
+
+def test_probabilities_that_vanish_at_one_end() -> None:
+    lower, upper = torch.tensor([[0.0, 800.0, 3.0]]).double(), torch.tensor([[900.0, 0.0, 1.0]]).double()
+    weights = torch.tensor([1.0, 2.0, 3.0]).double()
+    assert missed(lambda z: z.softmax(1) * weights, lower, upper) < 1e-9
+
+
+def test_chains_of_modules() -> None:
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.AvgPool2d(2), nn.Flatten()]
+    head = nn.Sequential(*body, nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 3)).double()
+    lower, upper = randn(2, 3, 6, 6), randn(2, 3, 6, 6, seed=1)
+    found = slopes(lambda z: head(z)[:, 1:2], lower, upper)
+    for row in range(2):
+        torch.testing.assert_close(found[row], slope(head, lower[row], upper[row], 1), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.peers
+def test_equal_to_deep_lift() -> None:
+    from captum.attr import DeepLift
+
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(2, 3, 3),
+        nn.ReLU(),
+        nn.Conv2d(3, 3, 3),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(12, 5),
+        nn.Tanh(),
+    ]
+    net = nn.Sequential(*layers, nn.Linear(5, 3)).double()
+    lower, upper = randn(4, 2, 6, 6), randn(4, 2, 6, 6, seed=1)
+    truth = DeepLift(net).attribute(upper, lower, target=2)
+    found = slopes(lambda z: net(z)[:, 2:], lower, upper) * (upper - lower)
+    torch.testing.assert_close(found, truth, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_precision(dtype: torch.dtype) -> None:
+    net = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 2)).to(dtype)
+    lower, upper = randn(3, 6).to(dtype), randn(3, 6, seed=1).to(dtype)
+    wide = net.double()
+    truth = slopes(lambda z: wide(z)[:, :1], lower.double(), upper.double())
+    found = slopes(lambda z: net.to(dtype)(z)[:, :1], lower, upper)
+    assert found.dtype == dtype
+    tolerance = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+    torch.testing.assert_close(found.double(), truth, rtol=tolerance, atol=tolerance)
+
+
+def test_weights_are_no_rows() -> None:
+    """A scale with as many entries as there are rows is multiplied like any other constant."""
+    scale = nn.Parameter(randn(3, 1, 1))
+    lower, upper = randn(3, 4, 6), randn(3, 4, 6, seed=1)
+    found = slopes(lambda z: z * scale, lower, upper)
+    torch.testing.assert_close(found, scale.detach().expand_as(found))
+
+
+def test_other_computations_at_the_other_end_are_an_error() -> None:
+    def moody(z: Tensor) -> Tensor:
+        return z.tanh() if float(z.detach().sum()) > 0 else z * 2.0
+
+    with pytest.raises((LayerError, IndexError)):
+        slopes(moody, torch.ones(1, 3), -torch.ones(1, 3))
+
+
+def test_nothing_is_left_behind() -> None:
+    """Outside, operations have their derivatives; parameters get no gradient."""
+    net = nn.Linear(6, 2).double()
+    slopes(lambda z: net(z).tanh(), randn(3, 6), randn(3, 6, seed=1))
+    assert net.weight.grad is None
+    leaf = randn(1).requires_grad_()
+    (gradient,) = torch.autograd.grad(leaf.tanh().sum(), leaf)
+    torch.testing.assert_close(gradient, 1 - leaf.detach().tanh() ** 2)
