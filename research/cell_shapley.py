@@ -67,8 +67,12 @@ def explainers(classifier: Classifier, layer: str, data: Tensor) -> dict[str, eg
     for count in (32, 64, 512):
         own = egcam.ExpectedGradCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
         found[f"expected-grad-cam, data, {count}"] = own
-    times = egcam.ExpectedGradCAM(model, layer, reference=known, difference="none", **SIGNED)
-    found["expected-grad-cam, times A"] = times
+    latent = {"path": "latent", **SIGNED}
+    found["latent path, 32"] = egcam.ExpectedGradCAM(model, layer, reference=known, **latent)
+    found["latent path, data, 64"] = egcam.ExpectedGradCAM(model, layer, reference=data, samples=64, **latent)
+    found["latent path, times A, 32"] = egcam.ExpectedGradCAM(
+        model, layer, reference=known, difference="none", **latent
+    )
     return found
 
 
@@ -99,13 +103,21 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--permutations", type=int, default=64)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=[""], help="how names begin; the kept rows of all others stay")
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model = classifier.model
     images = pictures(classifier, "confirm", given.images)
     # Every seventh image of a list of 500 (CIFAR-10: every 15th of 1,000), from three beginnings: none is in two.
     referee, data, others = (pictures(classifier, "reference", REFERENCES, begin) for begin in (0, 3, 5))
-    methods = explainers(classifier, given.layer, data)
+    methods = {
+        name: explainer
+        for name, explainer in explainers(classifier, given.layer, data).items()
+        if name.startswith(tuple(given.only))
+    }
+    file = given.out / f"{classifier.name}-{given.layer}.parquet"
+    before = pandas.read_parquet(file) if given.only != [""] else pandas.DataFrame(columns=["method"])
+    before = before[~before.method.str.startswith((*given.only, "another referee"))]
     kept = KeptValues(given.out / f"{classifier.name}-{given.layer}.npz")
     rows = []
     for number, image in enumerate(images):
@@ -128,9 +140,9 @@ def main() -> None:
             scores = {kind: float(getattr(agreement, kind)) for kind in ("pearson", "rank", "cosine")}
             where = {"model": classifier.name, "layer": given.layer, "image": number, "class": explained}
             rows.append({**where, "method": name, **scores})
-        table = pandas.DataFrame(rows)
+        table = pandas.concat([before, pandas.DataFrame(rows)], ignore_index=True)
         given.out.mkdir(parents=True, exist_ok=True)
-        table.to_parquet(given.out / f"{classifier.name}-{given.layer}.parquet")
+        table.to_parquet(file)
         print(f"{number + 1} of {len(images)} images", flush=True)
     print(table.groupby("method")[["pearson", "rank", "cosine"]].mean().sort_values("pearson").round(3).to_string())
 

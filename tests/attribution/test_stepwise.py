@@ -104,6 +104,17 @@ def test_an_operation_without_a_rule_leads_to_derivatives() -> None:
         torch.testing.assert_close(found.completeness.total, found.completeness.expected)
 
 
+def test_a_reference_that_is_the_image_hides_nothing() -> None:
+    """From black to black nothing rises, whatever the operations; the next image shows that one lacks a rule."""
+    model = runs(lambda z: z.cumprod(-1))
+    cam = egcam.ExpectedGradCAM(model, "layer", reference="black", samples=8, signed=True)
+    both = torch.cat([torch.zeros_like(pictures(1)), pictures(1)])
+    with pytest.warns(egcam.errors.ZeroMapWarning):
+        found = cam(both, target=1)
+    assert found.options["slopes"] == "derivatives"
+    torch.testing.assert_close(found.completeness.total, found.completeness.expected)
+
+
 def test_an_operation_that_ignores_its_result_leads_to_derivatives() -> None:
     def in_place(z: Tensor) -> Tensor:
         z = z * 1.0

@@ -46,6 +46,18 @@ def test_a_mixture_of_two_is_denser_than_either() -> None:
     found = truth.off_manifold(network, ones, "0", -ones, torch.randn(6, 1, 2, 2), shares=(0.0, 0.5, 1.0))
     assert [one.active for one in found.by_path["latent"]] == [0.5, 1.0, 0.5]
     assert [one.active for one in found.by_path["image"]] == [0.5, 0.0, 0.5]
+    assert [one.active for one in found.by_path["stepwise"]] == [0.5, 0.5, 0.5]  # each cell is one of the two
+
+
+def test_steps_meet_where_a_share_of_the_cells_is_the_images() -> None:
+    """Of one channel with cells of 4 and of 0, the pooled mean is the share times 4."""
+    network = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    nn.init.ones_(network[0].weight)
+    images, references, real = torch.full((1, 1, 4, 4), 4.0), torch.zeros(1, 1, 4, 4), torch.rand(8, 1, 4, 4)
+    found = truth.off_manifold(network, images, "1", references, real, shares=(0.0, 0.25, 0.5, 1.0))
+    assert [one.active for one in found.by_path["stepwise"]] == [0.0, 0.25, 0.5, 1.0]
+    straight = [one.distance for one in found.by_path["latent"]]
+    assert [one.distance for one in found.by_path["stepwise"]] == pytest.approx(straight)
 
 
 def test_what_is_refused() -> None:

@@ -334,7 +334,7 @@ class Photographs(Reference):
 
 @dataclass(frozen=True)
 class Usual(Reference):
-    """The default, chosen by measurement: photographs on the latent path, else `mixed`.
+    """The default, chosen by measurement: photographs on a path at the layer, else `mixed`.
 
     Images that cannot be compared with photographs, with neither 1 nor 3 channels, have `mixed` there, too.
     """

@@ -89,7 +89,8 @@ class StepPoints(LatentPoints):
         numbers = torch.cat([torch.full_like(run.images, run.evaluation) for run in runs])
         seen, _ = self._seen(runs, own)
         steps = self._all_steps(own, numbers, seen)
-        if not all(step.adds_up for step in steps):
+        if not all(step.adds_up for step in steps):  # the first reference, which was tried, may be the image itself
+            self._has_slopes = False
             return super().weighted_gradients(runs)
         return [self._noted(layer, step, own, numbers, seen) for layer, step in enumerate(steps)]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from egcam.errors import InputError
 from egcam.imageops import in_double
 from egcam.models.restore import untouched
+from egcam.rng import generator
 from egcam.truth.cut import Front
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -37,8 +38,9 @@ class OffManifold:
     Attributes:
         shares: the values of a.
         real: what real images have.
-        by_path: "latent", the straight line between activations, A' + a (A - A'), and "image", the activations of the
-            image x' + a (x - x'), which conductance visits, too.
+        by_path: "stepwise", a random share a of the cells from A and the others from A' (where two steps meet a is a
+            half); "latent", the straight line between activations, A' + a (A - A'); and "image", the activations of
+            the image x' + a (x - x'), which conductance visits, too.
     """
 
     shares: tuple[float, ...]
@@ -91,9 +93,21 @@ def off_manifold(
             active = float((activations > 0).float().mean())
             return Departure(active, float(measure(activations).mean()) / usual)
 
-        latent = tuple(departure(there_a + share * (here_a - there_a)) for share in shares)
-        image = tuple(departure(front(there + share * (images - there))) for share in shares)
-        return OffManifold(tuple(shares), departure(held_out), {"latent": latent, "image": image})
+        points = {
+            "stepwise": [_mixed(here_a, there_a, share) for share in shares],
+            "latent": [there_a + share * (here_a - there_a) for share in shares],
+            "image": [front(there + share * (images - there)) for share in shares],
+        }
+        by_path = {path: tuple(departure(at) for at in found) for path, found in points.items()}
+        return OffManifold(tuple(shares), departure(held_out), by_path)
+
+
+def _mixed(here: Tensor, there: Tensor, share: float) -> Tensor:
+    """(N, K, h, w) with a share of the cells of `here`; of each image others."""
+    cells = here.shape[2] * here.shape[3]
+    orders = [torch.randperm(cells, generator=generator(0, "mixed", row), device="cpu") for row in range(len(here))]
+    chosen = (torch.stack(orders) < round(share * cells)).reshape(-1, 1, *here.shape[2:])
+    return torch.where(chosen.to(here.device), here, there)
 
 
 def _distance_from(known: Tensor) -> Callable[[Tensor], Tensor]:

@@ -18,7 +18,7 @@ def layers(
     """List the layers between a network's blocks, with resolution, channels and what follows them.
 
     Marks the default layer of most methods and that of Expected Grad-CAM. The last column is the share of the forward
-    pass that each sample of the latent path runs. You can also name layers inside blocks, but a skip connection may
+    pass that each sample of Expected Grad-CAM runs. You can also name layers inside blocks, but a skip connection may
     bypass those.
     """
     import torch

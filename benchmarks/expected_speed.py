@@ -1,6 +1,6 @@
-"""The time of the latent path as a multiple of Grad-CAM's, on a stream of single images.
+"""The time of Expected Grad-CAM as a multiple of Grad-CAM's, on a stream of single images.
 
-    python benchmarks/latent_speed.py --images 100
+    python benchmarks/expected_speed.py --images 100
 
 Both methods take turns image by image, so that a busy machine slows both; references have been seen before. Random
 weights: only the shapes matter.
@@ -34,7 +34,7 @@ def measured(name: str, layer: str, images: int, samples: int) -> str:
     model = models.get_model(name.strip()).eval()
     some = torch.rand(images + 1, 1, 3, 224, 224)
     expected = egcam.ExpectedGradCAM(model, layer, samples=samples)
-    explainers = {"grad-cam": egcam.GradCAM(model, layer, signed=True), "latent": expected}
+    explainers = {"grad-cam": egcam.GradCAM(model, layer, signed=True), "expected": expected}
     times: dict[str, list[float]] = {kind: [] for kind in ("forward", *explainers)}
     for number, image in enumerate(some):
         start = perf_counter()
@@ -47,11 +47,11 @@ def measured(name: str, layer: str, images: int, samples: int) -> str:
             if number:
                 times[kind].append(perf_counter() - start)
     tail = next(one.tail for one in feature_layers(model, dry_run(model, some[0])) if one.name == layer)
-    forward, plain, latent = (median(times[kind]) for kind in times)
+    forward, plain, ours = (median(times[kind]) for kind in times)
     bound = 1.1 + 1.1 * 2 * samples * tail
     return (
-        f"| {name} | {layer} | {tail:.3f} | {found.tails} | {plain / forward:.2f} | {latent / plain:.2f} | "
-        f"{latent / forward:.2f} | {bound:.2f} |"
+        f"| {name} | {layer} | {tail:.3f} | {found.tails} | {plain / forward:.2f} | {ours / plain:.2f} | "
+        f"{ours / forward:.2f} | {bound:.2f} |"
     )
 
 
@@ -63,7 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     print("| network | layer | tail / network | tails | Grad-CAM / forward", end=" | ")
-    print("latent / Grad-CAM | latent / forward | bound |")
+    print("Expected Grad-CAM / Grad-CAM | / forward | bound |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name in given.networks.split(","):
         print(measured(name, WHERE[name], given.images, given.samples), flush=True)
