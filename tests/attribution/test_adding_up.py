@@ -141,7 +141,9 @@ def test_the_class_token_takes_its_part() -> None:
     [{"path": "linear"}, {"path": "latent"}, {"path": "latent", "difference": "latent", "kernel": "gaussian"}],
 )
 def test_a_sum_that_is_not_known_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(SamplingError, match="exact_sum=True needs path='latent', difference='latent' and no kernel"):
+    with pytest.raises(
+        SamplingError, match="exact_sum=True needs path='latent' or 'stepwise', difference='latent' and no kernel"
+    ):
         egcam.Expected(OTHERS, 4, exact_sum=True, **options)
 
 

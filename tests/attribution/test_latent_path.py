@@ -411,7 +411,7 @@ def test_the_mean_of_references_kept_at_a_linear_head_is_never_stale() -> None:
     images, pool = torch.rand(3, 3, 8, 8), torch.rand(5, 3, 8, 8)
 
     def made() -> egcam.ExpectedGradCAM:
-        return egcam.ExpectedGradCAM(model, "1", reference=pool, samples=5, signed=True)
+        return egcam.ExpectedGradCAM(model, "1", reference=pool, samples=10, signed=True)
 
     used = made()
     for _ in range(2):

@@ -115,16 +115,130 @@ def test_a_reference_that_is_the_image_hides_nothing() -> None:
     torch.testing.assert_close(found.completeness.total, found.completeness.expected)
 
 
-def test_an_operation_that_ignores_its_result_leads_to_derivatives() -> None:
+@pytest.mark.parametrize("name", ["relu_", "hardtanh", "mul_"])
+def test_operations_in_place_whose_result_is_ignored(name: str) -> None:
+    """A small image, which clipping leaves as it is, must not hide that the references are clipped."""
+
     def in_place(z: Tensor) -> Tensor:
         z = z * 1.0
-        z.relu_()
-        return z
+        if name == "relu_":
+            z.relu_()
+        elif name == "hardtanh":
+            nn.functional.hardtanh(z, -0.5, 0.5, inplace=True)
+        else:
+            z.mul_((2 * z).tanh())
+        return z.square()
 
-    found = egcam.ExpectedGradCAM(runs(in_place), "layer", reference=OTHERS, samples=8, signed=True)(
+    def out_of_place(z: Tensor) -> Tensor:
+        plain = {"relu_": torch.relu, "hardtanh": lambda z: z.clamp(-0.5, 0.5), "mul_": lambda z: z * (2 * z).tanh()}
+        return plain[name](z).square()
+
+    found, wanted = (
+        stepwise(runs(between), "layer")(0.05 * pictures(2), target=1) for between in (in_place, out_of_place)
+    )
+    assert found.options["slopes"] == "steps"
+    torch.testing.assert_close(found.maps, wanted.maps, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.completeness.expected, wanted.completeness.expected)
+
+
+class Moody(nn.Module):
+    """Another computation for some references than for the image and its first two references."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        deep = float(z.detach().mean()) > 0.05
+        return z.tanh().sin() if deep else z.tanh()
+
+
+def test_what_turns_up_in_the_middle_of_a_run_starts_it_again() -> None:
+    """The map is then that of the latent path with all its samples, now and in later calls."""
+    model = runs(Moody())
+    images = pictures(1)
+    others = torch.cat(
+        [pictures(5, seed=1), pictures(1, seed=2) + 3 * model.layer.weight.sum((0, 2, 3))[None, :, None, None]]
+    )
+    options = {"reference": others, "samples": 24, "batch_size": 1, "signed": True}
+    cam = egcam.ExpectedGradCAM(model, "layer", **options)
+    wanted = egcam.ExpectedGradCAM(model, "layer", path="latent", **options)(images, target=1)
+    for _ in range(2):
+        found = cam(images, target=1)
+        if found.options["slopes"] == "steps":
+            pytest.skip("all references took the same way")
+        torch.testing.assert_close(found.maps, wanted.maps, rtol=1e-9, atol=1e-12)
+        assert found.reference == wanted.reference
+
+
+def test_of_several_tasks_all_must_have_steps() -> None:
+    """One image at a time: the first says nothing about the second."""
+    model = runs(lambda z: z.cumprod(-1))
+    both = torch.cat([torch.zeros_like(pictures(1)), pictures(1)])
+    cam = egcam.ExpectedGradCAM(model, "layer", reference="black", samples=8, batch_size=1, signed=True)
+    with pytest.warns(egcam.errors.ZeroMapWarning):
+        assert cam(both, target=1).options["slopes"] == "derivatives"
+
+
+def test_what_is_not_finite_leads_to_derivatives() -> None:
+    """Slope times an infinite derivative is no number, where the derivative of a ReLU is 0."""
+    found = egcam.ExpectedGradCAM(runs(lambda z: z.relu().sqrt()), "layer", reference=OTHERS, samples=8)(
         pictures(2), target=1
     )
-    assert found.options["slopes"] == "derivatives"
+    assert bool(found.maps.isfinite().all())
+
+
+def test_a_reshape_that_takes_only_the_layers_own_numbers() -> None:
+    turn = torch.randn(4, 4)  # float32, as the network
+    model = runs(torch.tanh).float()
+    images, others = pictures(2).float(), OTHERS.float()
+    cam = egcam.ExpectedGradCAM(
+        model, "layer", reference=others, samples=8, reshape=lambda z: torch.einsum("bkhw,kc->bchw", z, turn)
+    )
+    assert bool(cam(images, target=1).maps.isfinite().all())
+
+
+def test_bfloat16_autocast_with_wide_scores() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = runs(nn.GELU()).float()
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.inner(images).float()
+
+    cam = egcam.ExpectedGradCAM(Wide().eval(), "inner.layer", reference=OTHERS.float(), samples=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cam(pictures(2).float(), target=1).options["slopes"] == "steps"
+
+
+def test_parameters_come_back_unmarked() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.rand(8)), nn.Parameter(torch.rand(8))
+
+        def forward(self, z: Tensor) -> Tensor:
+            return nn.functional.layer_norm(z, (8,), self.weight.to(z), self.bias.type_as(z)).tanh()
+
+    model = runs(Scaled())
+    assert stepwise(model, "layer")(pictures(1), target=1).options["slopes"] == "steps"
+    assert not [name for name, weight in model.named_parameters() if vars(weight)]
+
+
+def test_attention_with_a_mask_keeps_the_cheap_tail() -> None:
+    """What is refused costs no more than derivatives do."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, z: Tensor) -> Tensor:
+            tokens, hidden = z.flatten(2).transpose(1, 2), torch.zeros(64, 64, dtype=z.dtype)
+            return (
+                z + self.attention(tokens, tokens, tokens, attn_mask=hidden)[0].transpose(1, 2).reshape(z.shape).tanh()
+            )
+
+    cam = egcam.ExpectedGradCAM(runs(Masked()), "layer", reference=OTHERS, samples=8)
+    cam(pictures(1), target=1)
+    assert cam(pictures(1), target=1).passes == 1
 
 
 def test_a_function_as_target_is_asked_each_time() -> None:

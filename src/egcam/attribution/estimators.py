@@ -13,6 +13,7 @@ with d the difference term (1 unless asked for).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
 import torch
@@ -34,7 +35,7 @@ from egcam.attribution.path_points import DIFFERENCES, Difference, NoisyCopies, 
 from egcam.attribution.paths import Latent, PathLike, Stepwise, as_path
 from egcam.attribution.references import Reference, ReferenceLike, as_reference
 from egcam.attribution.sampling import SAMPLINGS, Midpoints, Sampling, scheme
-from egcam.attribution.step_points import StepPoints, check_stepwise
+from egcam.attribution.step_points import NoSlopes, StepPoints, check_stepwise
 from egcam.attribution.task import Task
 from egcam.errors import SamplingError, check_known
 
@@ -148,8 +149,25 @@ class Integrated(Estimator):
             seed=self.seed,
             distinct=1,
         )
-        points = _between(task, baseline, plan, wanted)
-        return averaged(task, points, Design((points.evaluations_of(self.steps),)), wanted, map_of)
+        return _averaged_between(task, baseline, plan, lambda evaluations: Design((evaluations,)), wanted, map_of)
+
+
+def _averaged_between(
+    task: Task,
+    reference: Reference,
+    plan: PathPlan,
+    design: Callable[[int], Design],
+    wanted: Wanted,
+    map_of: MapOf,
+) -> Maps:
+    """The average over evaluations on a path; `design` says how so many of them are made."""
+    points = _between(task, reference, plan, wanted)
+    try:
+        return averaged(task, points, design(points.evaluations_of(plan.samples)), wanted, map_of)
+    except NoSlopes:
+        assert isinstance(points, StepPoints)
+        points.give_up()
+        return _averaged_between(task, reference, plan, design, wanted, map_of)
 
 
 def _between(task: Task, reference: Reference, plan: PathPlan, wanted: Wanted) -> Evaluations:
@@ -181,7 +199,7 @@ class Expected(Estimator):
         reference: images (a tensor, data set or loader), a name ("photographs", "mixed", "blurred", "colours",
             "noise", "uniform", "constant", "black", "white"), a callable, or None: "photographs" on the latent path,
             else "mixed", blurred copies and plain colours in turn.
-        samples: n, the number of path points.
+        samples: n, the number of path points, or of steps.
         path: "linear", x' + a (x - x'); "subset", a share a of the pixels of x' replaced by those of x; a callable
             (references, images, a) -> points; "latent"; or "stepwise", with difference "latent" only.
         kernel: smoothing noise, a `Kernel`, "gaussian", "uniform" or None. On the latent path its scale is in units of
@@ -193,8 +211,8 @@ class Expected(Estimator):
         sampling: "lattice", a evenly spread over the whole run and over the visits of each reference; "stratified", a
             from equal strata of each replicate; "monte-carlo", a and x' independent. Same mean, more and more variance.
         tolerance: stop an image's sampling once ||error|| <= tolerance * ||map||.
-        exact_sum: with path and difference "latent" and `weighting="summed"`: use that the map's sum is known, and
-            correct it so that it adds up exactly; see `egcam.attribution.adding_up`.
+        exact_sum: with path "latent" or "stepwise", difference "latent" and `weighting="summed"`: use that the map's
+            sum is known, and correct it so that it adds up exactly; see `egcam.attribution.adding_up`.
         seed: of all draws. Draws depend on the seed and the sample's number only.
 
     Example:
@@ -220,12 +238,12 @@ class Expected(Estimator):
         if self.tolerance is not None and not self.tolerance > 0:
             raise SamplingError(f"the tolerance must be positive, not {self.tolerance}")
         kernel = as_kernel(self.kernel)
-        if self.is_latent:
-            check_latent(self.difference, kernel)
         if isinstance(as_path(self.path), Stepwise):
             check_stepwise(self.difference, kernel)
+        if self.is_latent:
+            check_latent(self.difference, kernel)
         if self.exact_sum and not (self.is_latent and self.difference == "latent" and kernel is None):
-            raise SamplingError("exact_sum=True needs path='latent', difference='latent' and no kernel")
+            raise SamplingError("exact_sum=True needs path='latent' or 'stepwise', difference='latent' and no kernel")
         # Read once, not at every call: the reference may be a loader.
         object.__setattr__(self, "reference", as_reference(self.reference, samples=self.samples, seed=self.seed))
 
@@ -271,7 +289,9 @@ class Expected(Estimator):
             distinct=self.samples if self.tolerance is None and self.sampling != "monte-carlo" else None,
         )
         source = self.reference.for_path(task.images, self.is_latent)
-        points = _between(task, source, plan, wanted)
-        count = points.evaluations_of(self.samples)
-        design = Design(replicate_sizes(count, self.tolerance is not None), self._per_sample, self.tolerance)
-        return averaged(task, points, design, wanted, map_of)
+
+        def design(evaluations: int) -> Design:
+            sizes = replicate_sizes(evaluations, self.tolerance is not None)
+            return Design(sizes, self._per_sample, self.tolerance)
+
+        return _averaged_between(task, source, plan, design, wanted, map_of)

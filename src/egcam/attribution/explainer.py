@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
-from egcam.attribution.maps import Maps
+from egcam.attribution.maps import Maps, facts_of
 from egcam.attribution.options import check_count
 from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
@@ -411,7 +411,7 @@ class Explainer(ABC):
             passes=meter.done,
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
-            options={**self._options(), "score": self.score, "signed": self.signed, **found[0].facts},
+            options={**self._options(), "score": self.score, "signed": self.signed, **facts_of(found)},
             classes=_names(self.classes, tasks),
             images=images,
             outputs=known([task.outputs for task in tasks]),

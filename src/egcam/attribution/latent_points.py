@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -367,6 +368,20 @@ class _SeenReferences:
         if self.task.indices is None:
             return answer()
         return self.task.kept.verdict(self._fingerprint, ("slopes", self.task.targets.score), answer)
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Forget what is seen: in a run it would be seen in other batches, and the last bits depend on these."""
+        before = dict(self._of_this_call)
+        try:
+            yield
+        finally:
+            self._of_this_call.clear()
+            self._of_this_call.update(before)
+
+    def overrule_slopes(self) -> None:
+        """One has turned out to have none."""
+        self.task.kept.overrule(self._fingerprint, ("slopes", self.task.targets.score))
 
     def is_before_dense_head(self, tail: Replay) -> bool:
         """Whether what follows begins with a linear layer on all of the layer's activations."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -27,7 +28,8 @@ class Maps:
     completeness: Completeness | None = None
     slopes: str | None = None
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """What is known of how they were made only once they are."""
-        return {} if self.slopes is None else {"slopes": self.slopes}
+
+def facts_of(parts: Sequence[Maps]) -> dict[str, str]:
+    """What is known of how maps were made only once they are."""
+    slopes = {part.slopes for part in parts} - {None}
+    return {"slopes": "steps" if slopes == {"steps"} else "derivatives"} if slopes else {}

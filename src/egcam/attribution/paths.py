@@ -47,7 +47,7 @@ class Stepwise(Latent):
     """From A' to A in two steps: a random half of the layer's cells first, then the others.
 
     Each step has one slope for each activation, that between the two ends, in place of a derivative somewhere between
-    them (`egcam.models.slopes`). Before a dense head, whose cells hardly interact, all cells go in one step.
+    them (`egcam.models.slopes`). Before a dense head all cells go in one step, which leaves more references to be seen.
     """
 
 

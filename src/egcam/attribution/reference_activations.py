@@ -81,6 +81,12 @@ class ReferenceActivations:
             self._verdicts[question] = found
         return found
 
+    def overrule(self, fingerprint: Fingerprint, question: Hashable) -> None:
+        """Let the answer be no from now on."""
+        with self._lock:
+            self._begin(fingerprint)
+            self._verdicts[question] = False
+
     def means(
         self, fingerprint: Fingerprint, keys: frozenset[Hashable], answer: Callable[[], list[Tensor]]
     ) -> list[Tensor]:

@@ -17,7 +17,7 @@ from egcam.attribution.path_points import Difference, PathPlan
 from egcam.attribution.reference_activations import AtReference
 from egcam.attribution.references import Reference
 from egcam.attribution.task import Task
-from egcam.errors import LayerError, SamplingError
+from egcam.errors import SamplingError
 from egcam.imageops import in_double
 from egcam.models.cells import Cells
 from egcam.models.dense_head import DenseHead
@@ -27,6 +27,7 @@ from egcam.rng import generator
 
 _MISSED = 1e-2  # of the rise of the score, that slopes may miss
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the scores
+_COARSE = 2e-2  # the same in 16 bits
 
 Score = Callable[[Any], Tensor]
 
@@ -38,6 +39,10 @@ def check_stepwise(difference: Difference, kernel: Kernel | None) -> None:
             "path='stepwise' attributes whole steps from references to images, so it needs difference='latent' and no "
             "kernel; path='latent' takes others"
         )
+
+
+class NoSlopes(Exception):
+    """An operation without a rule turned up in the middle of a run: it has to begin again, with derivatives."""
 
 
 class StepPoints(LatentPoints):
@@ -62,8 +67,10 @@ class StepPoints(LatentPoints):
         self._cells = [_cells_of(tail) for tail in task.tails]
         self._scores_of_round: list[_Scores] = []
         self._last_record: tuple[Hashable, Record] | None = None
-        if not self._is_affine:
-            self._has_slopes = self._network.has_slopes(self._first_adds_up)
+        if "no slopes" in task.memo:
+            self._has_slopes = False
+        elif not self._is_affine:
+            self._has_slopes = self._network.has_slopes(self._first_add_up)
         if plan.distinct is not None:
             self.reference = source.described(self.evaluations_of(plan.distinct))
 
@@ -88,20 +95,32 @@ class StepPoints(LatentPoints):
         own = torch.cat([run.images for run in runs])
         numbers = torch.cat([torch.full_like(run.images, run.evaluation) for run in runs])
         seen, _ = self._seen(runs, own)
-        steps = self._all_steps(own, numbers, seen)
-        if not all(step.adds_up for step in steps):  # the first reference, which was tried, may be the image itself
-            self._has_slopes = False
-            return super().weighted_gradients(runs)
+        try:
+            steps = self._all_steps(own, numbers, seen)
+        except Exception as error:  # derivatives show any error of the network itself
+            raise NoSlopes from error
+        if not all(step.adds_up for step in steps):
+            raise NoSlopes
         return [self._noted(layer, step, own, numbers, seen) for layer, step in enumerate(steps)]
 
-    def _first_adds_up(self) -> bool:
-        """Whether slopes times steps add up for one image and reference: true of the network, not of the image."""
+    def _first_add_up(self) -> bool:
+        """Whether slopes times steps add up for two references of one image: true of the network, not of the image."""
         own = torch.zeros(1, dtype=torch.long, device="cpu")
-        seen, _ = self._seen([Run(0, own)], own)
+        first = [Run(number, own) for number in range(min(2, self.at_once, self.plan.samples))]
+        rows, numbers = own.repeat(len(first)), torch.arange(len(first), device="cpu")
+        with self._network.trial():
+            seen, _ = self._seen(first, rows)
         try:
-            return all(step.adds_up for step in self._all_steps(own, own, seen))
-        except Exception:  # an operation that cannot be taken apart; derivatives show any error of the network itself
+            return all(step.adds_up for step in self._all_steps(rows, numbers, seen))
+        except Exception:  # an operation that cannot be taken apart
             return False
+        finally:
+            self._last_record = None
+
+    def give_up(self) -> None:
+        """Take derivatives from now on, in this call and later ones."""
+        self.task.memo["no slopes"] = True
+        self._network.overrule_slopes()
 
     def _all_steps(self, own: Tensor, numbers: Tensor, seen: list[AtReference]) -> list[_Steps]:
         hidden = [reference.hidden for reference in seen if reference.hidden is not None]
@@ -162,15 +181,21 @@ class StepPoints(LatentPoints):
         return [torch.where(halves, here, there)]
 
     def _adds_up(self, image: int, scores: Tensor, totals: Tensor) -> bool:
-        """Whether scores and what the steps add up to give the image's score; what is not finite cannot tell.
-
-        Not so if an operation lacks a rule.
-        """
+        """Whether scores and what the steps add up to give the image's score; not so if an operation lacks a rule."""
         truth = self.task.scores[image].to(scores)
+        if not bool(truth.isfinite()):
+            return True
         rises = truth - scores
         off = (rises - totals.to(scores)).abs().max()
-        rounding = _ROUNDING.get(scores.dtype, 2e-2) * torch.maximum(scores.abs().max(), truth.abs())
-        return not bool(off.isfinite()) or bool(off <= _MISSED * rises.abs().max() + rounding)
+        rounding = self._rounding(scores.dtype) * torch.maximum(scores.abs().max(), truth.abs())
+        return bool(off <= _MISSED * rises.abs().max() + rounding)
+
+    def _rounding(self, dtype: torch.dtype) -> float:
+        """Of the least precise numbers on the way."""
+        activations = self.task.tails[0].activations
+        device = activations.device.type
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return max(_ROUNDING.get(one, _COARSE) for one in (dtype, activations.dtype, torch.half if autocast else dtype))
 
     def _score(self, own: Tensor) -> Score:
         return lambda output: self.task.scores_of(output, own)
@@ -228,5 +253,5 @@ def _cells_of(tail: Replay) -> Cells | None:
     """None where the cells cannot be told apart in what the layer outputs."""
     try:
         return Cells(tail)
-    except LayerError:
+    except Exception:  # a reshape of the user's that takes no numbers but the layer's own
         return None

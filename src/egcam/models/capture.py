@@ -343,7 +343,7 @@ def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | No
 
 
 def does_not_reach(layer: str) -> LayerError:
-    """The error of a layer whose gradient there is none of."""
+    """The error for a layer at which the score has no gradient."""
     return LayerError(
         f"the explained score does not depend on {layer!r} through differentiable operations; choose a layer between "
         "the image and the score (and a target that does not detach it)"

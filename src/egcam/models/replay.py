@@ -219,7 +219,7 @@ class Replay:
     def record(self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Record]:
         """(B,) the scores at the upper ends (B, …) of steps, and what is needed for the slopes up to them."""
         self.runs_by_itself  # noqa: B018 (tried now, because it takes rows of its own)
-        return record_at(activations, lambda rows: score(self._run(rows, own)))
+        return record_at(activations, lambda rows: score(self._run_once(rows, own)))
 
     def slopes(
         self, activations: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor]
@@ -232,7 +232,7 @@ class Replay:
             upper: the record of the upper ends.
             score: from the model's output to the (B,) numbers explained.
         """
-        return slopes_at(activations, upper, lambda rows: score(self._run(rows, own)), self._point.name)
+        return slopes_at(activations, upper, lambda rows: score(self._run_once(rows, own)), self._point.name)
 
     def beyond(self, module: nn.Module, outputs: Tensor) -> Callable[[Tensor, Tensor], Any] | None:
         """Run only what follows a module behind the layer, from what the module would output.
@@ -314,6 +314,10 @@ class Replay:
             except Exception:  # whatever is wrong with the network itself shows in the whole pass
                 self._forget()
         return self._whole(activations, own)
+
+    def _run_once(self, activations: Tensor, own: Tensor) -> Any:
+        """Without a second try: an operation that cannot be recorded is no fault of the tail's."""
+        return self._replay(activations, own) if self.runs_by_itself else self._whole(activations, own)
 
     def _replaced(self) -> dict[int, nn.Module]:
         assert self._point.module is not None

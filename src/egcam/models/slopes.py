@@ -44,7 +44,20 @@ _QUOTIENTS = frozenset(("div", "divide", "true_divide", "truediv", "itruediv"))
 _FOLLOWS = "_egcam_follows_the_layer"
 
 
-Record: TypeAlias = list[tuple[Tensor, ...]]
+class _Recorded:
+    """A tensor as it was: memory that the network has written into since is of no use."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._version = tensor, tensor._version
+
+    @property
+    def tensor(self) -> Tensor:
+        if self._tensor._version != self._version:
+            raise LayerError("the network writes into what an operation with a slope got")
+        return self._tensor
+
+
+Record: TypeAlias = list[tuple[_Recorded, ...]]
 """What went into each operation that has a rule, in the order of their calls."""
 
 
@@ -99,19 +112,22 @@ class Slopes(TorchFunctionMode):
         if not any(map(_follows, [*args, *kwargs.values()])):
             return func(*args, **kwargs)
         rule = self._rule(func, args, kwargs)
-        found = _marked(func(*args, **kwargs) if rule is None else rule(*args, **kwargs))
+        found = func(*args, **kwargs) if rule is None else rule(*args, **kwargs)
         if found is None and args:  # as x[mask] = y
             _marked(args[0])
-        return found
+        # A parameter that is returned as it is, as by weight.to(rows), does not follow from the rows.
+        itself = any(found is one and not _follows(one) for one in args[1:] if isinstance(one, Tensor))
+        itself |= bool(args) and found is args[0] and not _follows(found) and not _works_in_place(func)
+        return found if itself else _marked(found)
 
     def apply(self, kind: type[Function], inputs: tuple[Tensor, ...], *more: Any) -> Tensor:
         """One operation with a rule, recorded."""
         call = len(self.record)
-        self.record.append(tuple(one.detach() for one in inputs))
-        others = self.record[call] if self._upper is None else self._upper[call]
-        if len(others) != len(inputs):
-            raise LayerError("the network computes other things at one end of a step than at the other")
-        ends = tuple(_matched(other, own) for other, own in zip(others, inputs, strict=True))
+        self.record.append(tuple(_Recorded(one.detach()) for one in inputs))
+        upper = self.record if self._upper is None else self._upper
+        if len(upper) <= call or len(upper[call]) != len(inputs):
+            raise _unlike()
+        ends = tuple(_matched(other.tensor, own) for other, own in zip(upper[call], inputs, strict=True))
         found: Tensor = _marked(kind.apply(*inputs, ends, *more))
         return found
 
@@ -127,12 +143,15 @@ class Slopes(TorchFunctionMode):
             return lambda a, b: self.apply(_Curved, (a,), torch.reciprocal) * b
         two = len(args) == 2 and all(map(_follows_alone, args)) and not kwargs
         if two and name in _PRODUCTS:
-            return lambda a, b: self.apply(_Product, (a, b), func)
+            return self._in_place_or_not(func, lambda a, b: self.apply(_Product, (a, b), _OUT_OF_PLACE.get(name, func)))
         if two and name in _QUOTIENTS:
-            return lambda a, b: self.apply(_Product, (a, self.apply(_Curved, (b,), torch.reciprocal)), torch.mul)
-        if two and name in ("maximum", "minimum"):
-            sign = 1 if name == "maximum" else -1
-            return lambda a, b: (a + b + sign * self.apply(_Bent, (a - b,), torch.abs)) / 2
+            return self._in_place_or_not(
+                func, lambda a, b: self.apply(_Product, (a, self.apply(_Curved, (b,), torch.reciprocal)), torch.mul)
+            )
+        if two and name == "maximum":
+            return lambda a, b: self.apply(_Maximum, (a, b))
+        if two and name == "minimum":
+            return lambda a, b: -self.apply(_Maximum, (-a, -b))
         if name == "scaled_dot_product_attention":
             return lambda *args, **kwargs: _attention(self, *args, **kwargs)
         if name == "multi_head_attention_forward":
@@ -141,19 +160,37 @@ class Slopes(TorchFunctionMode):
 
     def _elementwise(self, func: Callable[..., Any], kind: type[Function]) -> Rule:
         def rule(first: Tensor, *args: Any, **kwargs: Any) -> Any:
-            # Never in place: the backward pass needs what went in.
-            if kwargs.pop("inplace", False):
+            in_place = _works_in_place(func) or kwargs.get("inplace", False) or True in [a for a in args if a is True]
+            if "inplace" in kwargs:
                 kwargs["inplace"] = False
             plain = tuple(False if one is True else one for one in args)
-            works_in_place = getattr(func, "__name__", "").endswith("_")
 
             def function(z: Tensor) -> Tensor:
-                found: Tensor = func(z.clone() if works_in_place else z, *plain, **kwargs)
+                found: Tensor = func(z.clone() if _works_in_place(func) else z, *plain, **kwargs)
                 return found
 
-            return self.apply(kind, (first,), function)
+            if not in_place:
+                return self.apply(kind, (first,), function)
+            return first.copy_(self.apply(kind, (first.clone(),), function))
 
         return rule
+
+    def _in_place_or_not(self, func: Callable[..., Any], rule: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+        if not _works_in_place(func):
+            return rule
+        return lambda a, b: a.copy_(rule(a.clone(), b))
+
+
+_OUT_OF_PLACE: dict[str, Callable[..., Any]] = {"mul": torch.mul, "multiply": torch.mul, "imul": torch.mul}
+
+
+def _works_in_place(func: Callable[..., Any]) -> bool:
+    name: str = getattr(func, "__name__", "")
+    return name in ("__imul__", "__itruediv__") or (name.endswith("_") and not name.endswith("__"))
+
+
+def _unlike() -> LayerError:
+    return LayerError("the network computes other things at one end of a step than at the other")
 
 
 def _follows(value: Any) -> bool:
@@ -163,7 +200,7 @@ def _follows(value: Any) -> bool:
 
 
 def _follows_alone(value: Any) -> bool:
-    return isinstance(value, Tensor) and _follows(value)
+    return isinstance(value, Tensor) and _follows(value) and value.is_floating_point()
 
 
 def _marked(value: Any) -> Any:
@@ -177,14 +214,14 @@ def _marked(value: Any) -> Any:
 
 
 def _matched(upper: Tensor, like: Tensor) -> Tensor:
-    """A single upper end for all rows, wherever the network has put them."""
+    """An upper end for each row, wherever the network has put the rows; a single one broadcasts."""
     if upper.shape == like.shape:
         return upper
-    differ = [axis for axis, sizes in enumerate(zip(upper.shape, like.shape, strict=True)) if len(set(sizes)) > 1]
-    if len(differ) != 1 or like.shape[differ[0]] % upper.shape[differ[0]]:
-        raise LayerError("the network computes other things at one end of a step than at the other")
-    times = [like.shape[axis] // upper.shape[axis] for axis in range(like.ndim)]
-    return upper.expand(like.shape) if upper.shape[differ[0]] == 1 else upper.repeat(times)
+    sizes = list(zip(upper.shape, like.shape, strict=False))
+    times = [own // other if other and own % other == 0 else 0 for other, own in sizes]
+    if upper.ndim != like.ndim or sorted(times)[:-1] != [1] * (like.ndim - 1):
+        raise _unlike()
+    return upper if 1 in [other for other, own in sizes if other != own] else upper.repeat(times)
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -203,7 +240,7 @@ class _Clipped(Function):
         found = function(z)
         lower, upper = _wide(z), _wide(ends[0])
         run = upper - lower
-        slope = (function(upper) - _wide(found)).div_(run)
+        slope = (function(upper) - _wide(found)).div_(run)  # clipping rounds nothing
         ctx.save_for_backward(torch.where(run == 0, (found == z).to(run), slope))
         return found
 
@@ -239,9 +276,11 @@ class _Curved(Function):
 def _with_slopes(ctx: Any, z: Tensor, end: Tensor, function: Elementwise, reach: float) -> Tensor:
     found = function(z)
     lower, upper = _wide(z), _wide(end)
-    run = upper - lower
-    slope = (function(upper) - _wide(found)).div_(run)
-    close = run.abs() <= reach * (1 + lower.abs())
+    below, above = found if lower is z else function(lower), function(upper)
+    run, rise = upper - lower, above - below
+    # Digits are lost where the rise is small beside the values; a small rise on a long way is a small slope.
+    close = (run.abs() <= reach * (1 + lower.abs())) & (rise.abs() <= reach * (below.abs() + above.abs()))
+    slope = rise.div_(run)
     if bool(close.any()):
         with torch.enable_grad():
             middle = ((lower + upper) / 2).requires_grad_()
@@ -249,6 +288,22 @@ def _with_slopes(ctx: Any, z: Tensor, end: Tensor, function: Elementwise, reach:
         slope = torch.where(close, derivative, slope)
     ctx.save_for_backward(slope)
     return found
+
+
+class _Maximum(Function):
+    """The larger of two numbers: (a + b + |a - b|) / 2."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, ends: Ends) -> Tensor:
+        lower, upper = _wide(a) - _wide(b), _wide(ends[0]) - _wide(ends[1])
+        run = upper - lower
+        ctx.save_for_backward(torch.where(run == 0, lower.sign(), (upper.abs() - lower.abs()).div_(run)))
+        return torch.maximum(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (lean,) = ctx.saved_tensors
+        return gradient * (1 + lean) / 2, gradient * (1 - lean) / 2, None
 
 
 class _Product(Function):
@@ -337,6 +392,7 @@ def _layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
+    *_: Any,
 ) -> Tensor:
     shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
     if len(shape) >= z.ndim:
@@ -406,7 +462,7 @@ def _max_pool2d(slopes: Slopes, func: Callable[..., Any], z: Tensor, *args: Any,
     while windows.shape[-1] > 1:
         half = windows.shape[-1] // 2
         a, b, odd = windows[..., :half], windows[..., half : 2 * half], windows[..., 2 * half :]
-        windows = torch.cat([(a + b + slopes.apply(_Bent, (a - b,), torch.abs)) / 2, odd], dim=-1)
+        windows = torch.cat([slopes.apply(_Maximum, (a, b)), odd], dim=-1)
     return windows[..., 0]
 
 
@@ -494,7 +550,7 @@ def _multi_head_attention(
 ) -> Any:
     """What `torch.nn.MultiheadAttention` computes, on (length, rows, channels)."""
     unusual = ("key_padding_mask", "attn_mask", "use_separate_proj_weight", "static_k", "static_v", "is_causal")
-    given = any(more.get(name) not in (None, False) for name in unusual)
+    given = any(more.get(name) is not None and more[name] is not False for name in unusual)
     if in_proj_weight is None or bias_k is not None or bias_v is not None or add_zero_attn or given or query.ndim != 3:
         return func(
             query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v,
