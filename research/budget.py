@@ -25,6 +25,7 @@ from egcam.models.trace import dry_run
 
 FORMS = {  # method: the numbers of samples
     "expected-grad-cam": (2, 4, 8, 16, 32, 64),
+    "latent path": (2, 4, 8, 16, 32, 64),
     "expected, along images": (4, 8, 16, 32),
     "integrated-grad-cam": (4, 16, 32),
     "smooth-grad-cam++": (4, 16, 32),
@@ -45,8 +46,9 @@ def explainers(classifier: egcam.models.zoo.Classifier) -> dict[tuple[str, int],
         for count in counts:
             if method == "expected, along images":
                 cam = egcam.ExpectedGradCAM(model, layer="inner", reference=seen, samples=count, path="linear")
-            elif method == "expected-grad-cam":
-                cam = egcam.ExpectedGradCAM(model, reference=seen, samples=count)
+            elif method in ("expected-grad-cam", "latent path"):
+                path = "latent" if method == "latent path" else None
+                cam = egcam.ExpectedGradCAM(model, reference=seen, samples=count, path=path)
             else:
                 number = {} if count == 1 else {"steps" if method.startswith("integrated") else "samples": count}
                 reference = {"reference": seen} if method.endswith("paper") else {}
@@ -96,6 +98,7 @@ def plot(folder: Path, file: Path) -> None:
 
     tables = [pandas.read_parquet(one) for one in sorted(folder.glob("*.parquet"))]
     looks = {method: look.options() for method, look in style.lines(FORMS).items()}
+    looks["latent path"] = looks["expected-grad-cam"] | {"linestyle": "--", "linewidth": 1.5}
     looks["expected, along images"] = looks["expected-grad-cam"] | {"linestyle": ":", "linewidth": 1.5}
     costs = (1, 2, 4, 8, 16, 32, 64)
     with style.context():

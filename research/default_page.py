@@ -287,8 +287,8 @@ sqrt(q), so a map's correlation with the truth is about that with a referee, div
 _TRUTH_AS_MAP = """\
 The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the
 same layer on the same images (`research/truth_as_map.py`). A metric by which a method is ahead of the truth rewards
-something else than being right. This truth is in comparison with images of the data, the default's maps are in
-comparison with photographs; "expected, data" has 64 other images of the data as references.
+something else than being right. This truth is in comparison with images of the data. The maps of the latent path, the
+former default, are in comparison with photographs or, "data", with 64 other images of the data.
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
@@ -323,13 +323,14 @@ _LAYERS = """\
 The latent path with 16 samples, and 32 on the transformers.
 """
 _STEADY = """\
-What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative
-change of the heat map under three draws of noise of a tenth of the image's range.
+What makes the map of an inner layer steadier, and what it costs, on the latent path. Max-sensitivity here is the
+largest relative change of the heat map under three draws of noise of a tenth of the image's range.
 """
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the
-network's multiplications, forward and backward each (`research/budget.py`). "Along images" is Expected Grad-CAM on a
-path of images, at the same layer and with the same references.
+network's multiplications, forward and backward each (`research/budget.py`). "Latent path" and "along images" are
+Expected Grad-CAM with gradients between activations and on a path of images, at the same layer and with the same
+references.
 
 ![Insertion-deletion and infidelity against the cost of a map](../pictures/budget.png)
 """
