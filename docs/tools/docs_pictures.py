@@ -227,11 +227,11 @@ def last_layer(studio: Studio) -> Figure:
 
 
 def weightings(studio: Studio) -> Figure:
-    """The default, and forms along a path of images."""
+    """The default, and forms with gradients."""
     picture = studio.photograph("chelsea")
     choices: dict[str, dict[str, object]] = {
-        "latent path,\nsummed (default)": {},
-        "path of images,\nsummed": {"path": "linear", "difference": "latent"},
+        "in steps\n(default)": {},
+        "latent path,\nsummed": {"path": "latent"},
         "path of images,\nby location": {"path": "linear"},
         "path of images,\npooled": {"path": "linear", "weighting": "mean"},
         "as in the paper": {"method": "expected-grad-cam-paper"},
