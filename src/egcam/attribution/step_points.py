@@ -64,7 +64,7 @@ class StepPoints(LatentPoints):
         super().__init__(task, source, plan, by_channel)
         if len(task.tails) == 1 and self._network.is_before_dense_head(task.tails[0]):
             self._steps_each = 1
-        self._cells = [_cells_of(tail) for tail in task.tails]
+        self._cells = [] if self._is_affine else [_cells_of(tail) for tail in task.tails]
         self._scores_of_round: list[_Scores] = []
         self._last_record: tuple[Hashable, Record] | None = None
         if "no slopes" in task.memo:
