@@ -305,8 +305,8 @@ are. The default's mean / HiResCAM's.
 _ERRORS = """\
 ||map of n samples - limit|| / ||limit||, signed maps, the limit being 2,048 samples with the same references: the
 median over images and three seeds (`research/default_error.py`). In brackets, the error that the explanation reports.
-Stepwise is the default; before a dense head (AlexNet) 32 samples see all 32 images of the data once, and nothing is
-left to chance.
+Stepwise is the default; before a dense head (AlexNet) 64 samples see all 64 photographs once, and nothing is left to
+chance.
 """
 _CHOSEN = """\
 On the other half of the images. Steps and the latent path first, with photographs and 32 samples unless a number says
