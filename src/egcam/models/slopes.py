@@ -232,7 +232,15 @@ Ends: TypeAlias = tuple[Tensor, ...]
 Elementwise: TypeAlias = Callable[[Tensor], Tensor]
 
 
-class _Clipped(Function):
+class _Elementwise(Function):
+    """A function of single numbers, whose forward pass saves the slopes."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * ctx.saved_tensors[0], None, None
+
+
+class _Clipped(_Elementwise):
     """The number itself or a constant. Where the ends meet, the slope is 1 or 0."""
 
     @staticmethod
@@ -244,33 +252,21 @@ class _Clipped(Function):
         ctx.save_for_backward(torch.where(run == 0, (found == z).to(run), slope))
         return found
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * ctx.saved_tensors[0], None, None
 
-
-class _Bent(Function):
+class _Bent(_Elementwise):
     """Straight between corners, so that differences are exact; where the ends meet, the derivative."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise) -> Tensor:
         return _with_slopes(ctx, z, ends[0], function, reach=0.0)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * ctx.saved_tensors[0], None, None
 
-
-class _Curved(Function):
+class _Curved(_Elementwise):
     """Where the ends are so close that their difference has lost digits, the derivative in the middle is better."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise) -> Tensor:
         return _with_slopes(ctx, z, ends[0], function, torch.finfo(_wide(z[:0]).dtype).eps ** 0.5)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * ctx.saved_tensors[0], None, None
 
 
 def _with_slopes(ctx: Any, z: Tensor, end: Tensor, function: Elementwise, reach: float) -> Tensor:
