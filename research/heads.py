@@ -2,9 +2,9 @@
 
     EGCAM_DATA=… python research/heads.py alexnet --out heads/
 
-Eight classes of things, from the labels of the ImageNet validation images at hand: part "reference" and every other
-image of part "explain" are trained on, in two crops each and mirrored; the remaining images are held out, and the
-share of them that is classified rightly is printed.
+Eight classes of things, or with `--groups` 16 groups of classes that look alike, from the labels of the ImageNet
+validation images at hand: part "reference" and every other image of part "explain" are trained on, in two crops each
+and mirrored; the remaining images are held out, and the share of them that is classified rightly is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 import torch
-from networks import body, coarse_class
+from networks import body, class_groups, coarse_class
 from PIL import ImageOps
 from torch import Tensor, nn
 
@@ -26,12 +26,12 @@ Images = list[tuple[Path, int]]
 VIEWS = (Preprocessing(), Preprocessing(resize=224))
 
 
-def listed() -> tuple[Images, Images]:
-    """(file, class) of the images trained on, and of those held out."""
+def listed(classes: list[int]) -> tuple[Images, Images]:
+    """(file, class) of the images trained on, and of those held out; `classes` holds that of each ImageNet class."""
     data = Path(os.environ["EGCAM_DATA"])
     with open(data / "imagenet.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    every = [(data / "imagenet" / row["file"], coarse_class(int(row["class_index"]))) for row in rows]
+    every = [(data / "imagenet" / row["file"], classes[int(row["class_index"])]) for row in rows]
     explain = [place for place, row in enumerate(rows) if row["part"] == "explain"]
     held_out = set(explain[1::2])
     return [every[place] for place in range(len(rows)) if place not in held_out], [every[place] for place in held_out]
@@ -77,9 +77,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--plain", action="store_true", help="one crop of each image, not mirrored")
+    parser.add_argument("--groups", action="store_true", help="16 groups of classes, none of them a rest")
     options = parser.parse_args()
-    model = body(options.name)
-    trained, held_out = listed()
+    name = f"{options.name}_groups" if options.groups else options.name
+    known = class_groups() if options.groups else [coarse_class(label) for label in range(1000)]
+    model = body(options.name, max(known) + 1)
+    trained, held_out = listed(known)
     views = VIEWS[:1] if options.plain else VIEWS
     inputs, classes = features(model, trained, views, mirror=not options.plain)
     train(model.classifier, inputs, classes, options.epochs)
@@ -87,11 +90,9 @@ def main() -> None:
     with torch.inference_mode():
         right = (model.classifier(unseen.float()).argmax(1) == truth).float().mean()
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.save(model.classifier.state_dict(), options.out / f"{options.name}.pth")
+    torch.save(model.classifier.state_dict(), options.out / f"{name}.pth")
     most = truth.bincount().max() / len(truth)
-    print(
-        f"{options.name}: {right:.1%} of {len(truth)} held-out images right (the most frequent class alone: {most:.1%})"
-    )
+    print(f"{name}: {right:.1%} of {len(truth)} held-out images right (the most frequent class alone: {most:.1%})")
 
 
 if __name__ == "__main__":

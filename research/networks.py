@@ -1,6 +1,8 @@
 """Networks that torchvision does not have, for measurements.
 
-`alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear.
+`alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear. It tells seven
+kinds of things apart, and calls all else "other"; `alexnet_groups`, `vgg16_groups`: 16 groups of classes, none of them
+a rest (`research/class_groups.py`).
 `mobilenet_v2`, `squeezenet1_1`, `efficientnet_lite0`: the published networks, the same functions made quick for long
 runs on a CPU: batch norms folded into the convolutions before them, channels last in memory.
 `efficientnet_lite1`, `efficientnet_lite2`: likewise; nothing was chosen on them.
@@ -16,6 +18,7 @@ The heads are trained by `research/heads.py`, which writes them into the folder 
 
 from __future__ import annotations
 
+import csv
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -63,7 +66,13 @@ def coarse_class(label: int) -> int:
     return CLASSES.index(found[0] if found else "other")
 
 
-def body(name: str) -> nn.Module:
+def class_groups() -> list[int]:
+    """The group of each ImageNet class."""
+    with open(Path(__file__).parent / "class_groups.csv", newline="") as file:
+        return [int(row["group"]) for row in csv.DictReader(file)]
+
+
+def body(name: str, classes: int) -> nn.Module:
     """The network with its real features and a head that is yet to be trained."""
     model = models.get_model(name, weights=None, init_weights=False) if name == "vgg16" else models.get_model(name)
     state = torch.load(_weights(f"{name}_features_fp16.pth"), weights_only=True)
@@ -77,23 +86,30 @@ def body(name: str) -> nn.Module:
         nn.Dropout(0.5),
         nn.Linear(_HIDDEN, _HIDDEN),
         nn.ReLU(),
-        nn.Linear(_HIDDEN, len(CLASSES)),
+        nn.Linear(_HIDDEN, classes),
     )
     return model.eval()
 
 
-def _trained(name: str) -> Classifier:
+def _trained(features: str, groups: bool = False) -> Classifier:
     heads = os.environ.get("EGCAM_HEADS")
     if heads is None:
         raise RuntimeError("EGCAM_HEADS must name the folder research/heads.py wrote the heads into")
-    model = body(name)
+    name = f"{features}_groups" if groups else features
+    classes = [f"group {number}" for number in range(max(class_groups()) + 1)] if groups else CLASSES
+    model = body(features, len(classes))
     model.classifier.load_state_dict(torch.load(Path(heads) / f"{name}.pth", weights_only=True))
-    return Classifier(model, name, CLASSES, Preprocessing())
+    return Classifier(model, name, classes, Preprocessing())
 
 
 def alexnet() -> Classifier:
     """AlexNet's features with the trained head."""
     return _trained("alexnet")
+
+
+def alexnet_groups() -> Classifier:
+    """AlexNet's features with the head of 16 groups."""
+    return _trained("alexnet", groups=True)
 
 
 class _InBfloat16(nn.Module):
@@ -109,7 +125,15 @@ class _InBfloat16(nn.Module):
 
 def vgg16() -> Classifier:
     """VGG-16's features with the trained head; the features in bfloat16, which takes half the time."""
-    classifier = _trained("vgg16")
+    return _in_bfloat16(_trained("vgg16"))
+
+
+def vgg16_groups() -> Classifier:
+    """The same with the head of 16 groups."""
+    return _in_bfloat16(_trained("vgg16", groups=True))
+
+
+def _in_bfloat16(classifier: Classifier) -> Classifier:
     classifier.model.features = _InBfloat16(classifier.model.features)
     return classifier
 

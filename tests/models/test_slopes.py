@@ -223,6 +223,59 @@ def test_memory_that_is_written_into_is_noticed() -> None:
         slopes(written, randn(1, 3), randn(1, 3, seed=1))
 
 
+IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "relu_": (torch.relu_, torch.relu),
+    "relu6": (lambda z: functional.relu6(z, inplace=True), functional.relu6),
+    "clamp_": (lambda z: z.clamp_(-0.3, 0.6), lambda z: z.clamp(-0.3, 0.6)),
+    "silu": (lambda z: functional.silu(z, inplace=True), functional.silu),
+    "leaky_relu": (lambda z: functional.leaky_relu(z, 0.1, True), lambda z: functional.leaky_relu(z, 0.1)),
+}
+
+
+@pytest.mark.parametrize("part", ["whole", "view"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_is_as_out_of_place(name: str, part: str) -> None:
+    """What was written over is seen under its other names, too, and the next step down has the record of before."""
+    in_place, out_of_place = IN_PLACE[name]
+
+    def over(z: Tensor) -> Tensor:
+        z = 2.0 * z
+        same = z
+        in_place(z[:, 1:] if part == "view" else z)
+        return same.tanh() * z
+
+    def beside(z: Tensor) -> Tensor:
+        z = 2.0 * z
+        z = torch.cat([z[:, :1], out_of_place(z[:, 1:])], 1) if part == "view" else out_of_place(z)
+        return z.tanh() * z
+
+    ends = [randn(3, 4, 5, seed=seed) for seed in range(3)]
+    ends[1][:, :, :2] = ends[0][:, :, :2]  # where the ends meet
+    found: list[list[Tensor]] = [[], []]
+    for number, function in enumerate((over, beside)):
+
+        def scores(rows: Tensor, function: Callable[[Tensor], Tensor] = function) -> Tensor:
+            return function(rows).flatten(1).sum(1)
+
+        _, record = record_at(ends[0], scores)
+        for end in ends[1:]:
+            _, step, record = slopes_at(end, record, scores, "layer")
+            found[number].append(step)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+
+
+def test_without_a_record_the_slopes_are_the_same() -> None:
+    def scores(rows: Tensor) -> Tensor:
+        return functional.relu6(3.0 * rows, inplace=True).tanh().flatten(1).sum(1)
+
+    lower, upper = randn(3, 4), randn(3, 4, seed=1)
+    _, record = record_at(upper, scores)
+    _, wanted, kept = slopes_at(lower, record, scores, "layer")
+    _, found, none = slopes_at(lower, record, scores, "layer", recorded=False)
+    assert (len(kept), len(none)) == (2, 0)
+    assert torch.equal(found, wanted)
+
+
 def test_weights_are_no_rows() -> None:
     """A scale with as many entries as there are rows is multiplied like any other constant."""
     scale = nn.Parameter(randn(3, 1, 1))

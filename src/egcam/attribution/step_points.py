@@ -145,7 +145,7 @@ class StepPoints(LatentPoints):
         own = torch.full_like(rows, image)
         here, there = head.hidden[image], hidden[rows.to(hidden.device)]
         upper = self._record(("head", image), partial(head.record, head.hidden[image, None]), image)
-        scores, slopes, _ = head.slopes(there, own, upper, self._score(own))
+        scores, slopes, _ = head.slopes(there, own, upper, self._score(own), recorded=False)
         self.task.meter.tails += len(rows)
         return _Steps(slopes, scores, self._adds_up(image, scores, (slopes * (here - there)).sum(1)))
 
@@ -157,7 +157,7 @@ class StepPoints(LatentPoints):
         upper = self._record((layer, image), partial(tail.record, here), image)
         above, weighted = here, wide_enough(torch.zeros_like(there))
         for lower in (*self._between(layer, here, there, numbers[rows]), there):
-            scores, slopes, upper = tail.slopes(lower, own, upper, self._score(own))
+            scores, slopes, upper = tail.slopes(lower, own, upper, self._score(own), recorded=lower is not there)
             self.task.meter.tails += len(rows)
             weighted += wide_enough(slopes) * wide_enough(above - lower)
             above = lower

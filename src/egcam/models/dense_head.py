@@ -71,10 +71,10 @@ class DenseHead:
         return record_at(hidden, lambda rows: score(self._output(rows, own)))
 
     def slopes(
-        self, hidden: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor]
+        self, hidden: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor], recorded: bool = True
     ) -> tuple[Tensor, Tensor, Record]:
         """As `Replay.slopes`, at hidden numbers (B, H)."""
-        return slopes_at(hidden, upper, lambda rows: score(self._output(rows, own)), self._layer)
+        return slopes_at(hidden, upper, lambda rows: score(self._output(rows, own)), self._layer, recorded)
 
     def _output(self, hidden: Tensor, own: Tensor) -> Any:
         assert self._rest is not None

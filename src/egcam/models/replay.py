@@ -222,7 +222,7 @@ class Replay:
         return record_at(activations, lambda rows: score(self._run_once(rows, own)))
 
     def slopes(
-        self, activations: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor]
+        self, activations: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor], recorded: bool = True
     ) -> tuple[Tensor, Tensor, Record]:
         """(B,) the scores at the lower ends of steps, the slopes up to the upper ones, and a record; see `slopes_at`.
 
@@ -231,8 +231,9 @@ class Replay:
             own: (B,) the number of the image each row belongs to.
             upper: the record of the upper ends.
             score: from the model's output to the (B,) numbers explained.
+            recorded: whether a step further down will need the record.
         """
-        return slopes_at(activations, upper, lambda rows: score(self._run_once(rows, own)), self._point.name)
+        return slopes_at(activations, upper, lambda rows: score(self._run_once(rows, own)), self._point.name, recorded)
 
     def beyond(self, module: nn.Module, outputs: Tensor) -> Callable[[Tensor, Tensor], Any] | None:
         """Run only what follows a module behind the layer, from what the module would output.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -69,7 +70,7 @@ def record_at(rows: Tensor, scores_of: Callable[[Tensor], Tensor]) -> tuple[Tens
 
 
 def slopes_at(
-    rows: Tensor, upper: Record, scores_of: Callable[[Tensor], Tensor], layer: str
+    rows: Tensor, upper: Record, scores_of: Callable[[Tensor], Tensor], layer: str, recorded: bool = True
 ) -> tuple[Tensor, Tensor, Record]:
     """(R,) the scores of rows (R, …), their slopes up to the upper ends of the steps, (R, …), and their own record.
 
@@ -78,10 +79,11 @@ def slopes_at(
         upper: the record of the upper ends: one for each row, or a single one for all.
         scores_of: from the rows to their scores.
         layer: its name, for the error if no score depends on the rows.
+        recorded: False where no step goes further down; the record, a third of the memory, is then empty.
     """
     with torch.enable_grad():
         leaf = _marked(rows.detach().requires_grad_())
-        with Slopes(upper) as slopes:
+        with Slopes(upper, recorded) as slopes:
             scores = scores_of(leaf)
         found = gradients_of(scores, [leaf])
     if found is None:
@@ -94,15 +96,18 @@ class Slopes(TorchFunctionMode):
 
     Args:
         upper: the record of the upper ends; given, the operations have slopes in place of derivatives.
+        recorded: whether the ends that are run are recorded.
 
     Attributes:
         record: of the ends that are run.
     """
 
-    def __init__(self, upper: Record | None = None) -> None:
+    def __init__(self, upper: Record | None = None, recorded: bool = True) -> None:
         super().__init__()
         self.record: Record = []
         self._upper = upper
+        self._recorded = recorded
+        self._calls = 0
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -120,14 +125,17 @@ class Slopes(TorchFunctionMode):
         itself |= bool(args) and found is args[0] and not _follows(found) and not _works_in_place(func)
         return found if itself else _marked(found)
 
-    def apply(self, kind: type[Function], inputs: tuple[Tensor, ...], *more: Any) -> Tensor:
-        """One operation with a rule, recorded."""
-        call = len(self.record)
-        self.record.append(tuple(_Recorded(one.detach()) for one in inputs))
+    def apply(self, kind: type[Function], inputs: tuple[Tensor, ...], *more: Any, overwrites: bool = False) -> Tensor:
+        """One operation with a rule, recorded; `overwrites` where it writes into its inputs."""
+        call, own = self._calls, tuple(one.detach() for one in inputs)
+        self._calls += 1
+        if self._recorded:
+            own = tuple(one.clone() for one in own) if overwrites else own
+            self.record.append(tuple(map(_Recorded, own)))
         upper = self.record if self._upper is None else self._upper
         if len(upper) <= call or len(upper[call]) != len(inputs):
             raise _unlike()
-        ends = tuple(_matched(other.tensor, own) for other, own in zip(upper[call], inputs, strict=True))
+        ends = tuple(_matched(other.tensor, one) for other, one in zip(upper[call], inputs, strict=True))
         found: Tensor = _marked(kind.apply(*inputs, ends, *more))
         return found
 
@@ -161,6 +169,7 @@ class Slopes(TorchFunctionMode):
     def _elementwise(self, func: Callable[..., Any], kind: type[Function]) -> Rule:
         def rule(first: Tensor, *args: Any, **kwargs: Any) -> Any:
             in_place = _works_in_place(func) or kwargs.get("inplace", False) or True in [a for a in args if a is True]
+            overwrite = partial(_with_further, func, args, dict(kwargs))
             if "inplace" in kwargs:
                 kwargs["inplace"] = False
             plain = tuple(False if one is True else one for one in args)
@@ -171,6 +180,8 @@ class Slopes(TorchFunctionMode):
 
             if not in_place:
                 return self.apply(kind, (first,), function)
+            if kind is _Clipped and not first._is_view():
+                return self.apply(_ClippedInPlace, (first,), function, overwrite, overwrites=True)
             return first.copy_(self.apply(kind, (first.clone(),), function))
 
         return rule
@@ -179,6 +190,11 @@ class Slopes(TorchFunctionMode):
         if not _works_in_place(func):
             return rule
         return lambda a, b: a.copy_(rule(a.clone(), b))
+
+
+def _with_further(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor) -> Tensor:
+    found: Tensor = func(first, *args, **kwargs)
+    return found
 
 
 _OUT_OF_PLACE: dict[str, Callable[..., Any]] = {"mul": torch.mul, "multiply": torch.mul, "imul": torch.mul}
@@ -237,7 +253,10 @@ class _Elementwise(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * ctx.saved_tensors[0], None, None
+        (slope,) = ctx.saved_tensors
+        if gradient.dtype != slope.dtype:
+            return gradient * slope, None, None
+        return slope.mul_(gradient), None, None  # its memory is of no further use
 
 
 class _Clipped(_Elementwise):
@@ -246,11 +265,34 @@ class _Clipped(_Elementwise):
     @staticmethod
     def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise) -> Tensor:
         found = function(z)
-        lower, upper = _wide(z), _wide(ends[0])
-        run = upper - lower
-        slope = (function(upper) - _wide(found)).div_(run)  # clipping rounds nothing
-        ctx.save_for_backward(torch.where(run == 0, (found == z).to(run), slope))
+        _save_slopes_of_clipped(ctx, _wide(ends[0]) - _wide(z), found, ends[0], function)
         return found
+
+
+class _ClippedInPlace(_Elementwise):
+    """The same, written over the number: a network's pass over its memory is its cost."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise, overwrite: Elementwise) -> Tensor:
+        run = _wide(ends[0]) - _wide(z)
+        overwrite(z)
+        ctx.mark_dirty(z)
+        _save_slopes_of_clipped(ctx, run, z, ends[0], function)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return *_Elementwise.backward(ctx, gradient), None
+
+
+def _save_slopes_of_clipped(ctx: Any, run: Tensor, found: Tensor, upper: Tensor, function: Elementwise) -> None:
+    """(f(u) - f(l)) / (u - l), given the run u - l and what was found at l. Clipping rounds nothing."""
+    above, below = _wide(function(upper)), _wide(found)
+    slope = (above.sub_(below) if above.shape == run.shape else above - below).div_(run)
+    # 0 / 0 where the ends meet. On a graphics card, to ask whether there is any takes longer than to replace them.
+    if slope.device.type != "cpu" or bool(slope.sum().isnan()):
+        slope = torch.where(run == 0, (found == upper).to(run), slope)
+    ctx.save_for_backward(slope)
 
 
 class _Bent(_Elementwise):
