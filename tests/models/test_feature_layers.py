@@ -51,10 +51,22 @@ def test_before_a_head_of_several_layers_it_is_the_last_layer(name: str, last: s
     assert usual_layers(model, images) == (last, last)
 
 
-def test_of_squeezenet_it_is_the_last_layer() -> None:
-    """One convolution follows features.12, but an activation function does, too, on maps of 13 x 13 places."""
+def test_of_squeezenet_it_is_the_last_but_one_layer() -> None:
+    """A convolution and an activation function follow features.12, but they score each place by itself."""
     model, images = torchvision.models.squeezenet1_1().eval(), torch.rand(1, 3, 224, 224)
-    assert usual_layers(model, images) == ("features.12", "features.12")
+    assert usual_layers(model, images) == ("features.11", "features.12")
+
+
+@pytest.mark.parametrize(("sides", "found"), [((3, 1, 3), "5"), ((3, 1, 1), "1"), ((1, 1, 1), "5")])
+def test_before_maps_of_scores_places_must_still_meet(sides: tuple[int, int, int], found: str) -> None:
+    """The sides of the last three convolutions' kernels; without any larger than 1, places never meet again."""
+    first, second, head = sides
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(),
+        nn.Conv2d(4, 4, first, padding=first // 2), nn.ReLU(), nn.Conv2d(4, 4, second), nn.ReLU(),
+        nn.Conv2d(4, 5, head, padding=head // 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    ).eval()  # fmt: skip
+    assert usual_layers(model, torch.rand(1, 3, 16, 16)) == (found, "5")
 
 
 def test_it_never_has_the_resolution_of_the_image() -> None:

@@ -249,19 +249,24 @@ def inner_layer(model: nn.Module, trace: Trace) -> str:
     to patch, block by block, so that late tokens no longer stand for their places.
 
     Otherwise the latest layer after which the score is more than a linear function: the last spatial layer if two or
-    more layers with weights follow it, or an activation function on feature maps; else the last layer of the next finer
-    resolution, 14 x 14 at 224 pixels, if there is one of at most half the image's sides.
+    more layers with weights follow it. If only one does, with an activation function on feature maps (SqueezeNet), the
+    last layer of that resolution after which places still meet in a convolution: before that, each place would only be
+    scored by itself. Else the last layer of the next finer resolution, 14 x 14 at 224 pixels, if there is one of at
+    most half the image's sides.
     """
     last = last_spatial_layer(trace)
     first_block = _first_block_of_tokens(model, trace)
     if first_block is not None:
         return first_block
-    end = max(call.finished for call in trace.calls_of(last.partition(":")[0]))
-    after = [call for call in trace.calls if call.started > end]
-    if sum(call.multiplications > 0 for call in after) > 1 or any(_bends_maps(call, trace) for call in after):
+    after = _calls_after(last, trace)
+    if sum(call.multiplications > 0 for call in after) > 1:
         return last
     areas = {layer.name: prod(layer.size) for layer in feature_layers(model, trace)}
     coarsest = areas.get(last, min(areas.values(), default=0))
+    if any(_bends_maps(call, trace) for call in after):
+        same = [name for name, area in areas.items() if area == coarsest]
+        seen = [name for name in same if any(_joins_places(call, model) for call in _calls_after(name, trace))]
+        return seen[-1] if seen else last
     finest = prod(trace.image_size) / 2 ** len(trace.image_size)
     finer = [area for area in areas.values() if coarsest < area <= finest]
     return [name for name, area in areas.items() if area == min(finer)][-1] if finer else last
@@ -288,6 +293,17 @@ BY_WORD: dict[str, Callable[[nn.Module, Trace], str]] = {
 def is_word(layer: Layer, model: nn.Module) -> TypeGuard[str]:
     """Whether a layer is given by one of the words for it, not by its name."""
     return isinstance(layer, str) and layer in BY_WORD and layer not in dict(model.named_modules())
+
+
+def _calls_after(layer: str, trace: Trace) -> list[Call]:
+    end = max(call.finished for call in trace.calls_of(layer.partition(":")[0]))
+    return [call for call in trace.calls if call.started > end]
+
+
+def _joins_places(call: Call, model: nn.Module) -> bool:
+    """Whether it is a convolution that sees neighbouring places together."""
+    kernel = getattr(model.get_submodule(call.name), "kernel_size", 1) if call.multiplications else 1
+    return max(kernel) > 1 if isinstance(kernel, tuple) else kernel > 1
 
 
 def _bends_maps(call: Call, trace: Trace) -> bool:
