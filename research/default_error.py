@@ -20,11 +20,9 @@ from torch import Tensor
 import egcam
 from egcam.models.zoo import Classifier
 
-PLACES = {"alexnet": "features.12", "squeezenet1_1": "features.12", "mobilenet_v2": "features.13",
+PLACES = {"alexnet": "features.12", "squeezenet1_1": "features.11", "mobilenet_v2": "features.13",
           "efficientnet_lite0": "_blocks.10"}  # fmt: skip
 SAMPLES = (4, 8, 16, 32, 64, 128, 256)
-
-
 PATHS = ("stepwise", "latent")
 
 
@@ -39,9 +37,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--networks", nargs="*", default=list(PLACES), help="the kept rows of all others stay")
     given = parser.parse_args()
-    rows = []
-    for name, layer in PLACES.items():
+    file = given.out / "default-error.parquet"
+    kept = pandas.read_parquet(file) if given.networks != list(PLACES) else pandas.DataFrame(columns=["model"])
+    rows = kept[~kept.model.str.split(",").str[0].isin(given.networks)].to_dict("records")
+    for name in given.networks:
+        layer = PLACES[name]
         classifier = egcam.zoo.load(f"{Path(__file__).parent / 'networks.py'}:{name}")
         images = pictures(classifier, "confirm", given.images)
         known = {"photographs": "photographs", "data": pictures(classifier, "reference", 32)}
@@ -57,7 +59,7 @@ def main() -> None:
                     {**where, "seed": seed, "image": image, "error": float(error), "reported": float(said)}
                     for image, (error, said) in enumerate(zip(away, reported, strict=True))
                 ]
-            pandas.DataFrame(rows).to_parquet(given.out / "default-error.parquet", index=False)
+            pandas.DataFrame(rows).to_parquet(file, index=False)
             print(name, kind, path, flush=True)
     table = pandas.DataFrame(rows).groupby(["model", "references", "path", "samples"])[["error", "reported"]].median()
     print(table.unstack().round(3).to_string())

@@ -33,6 +33,7 @@ MARKS = "<!-- known answers: written by research/default_page.py -->\n", "<!-- e
 CONFIRMED = {  # study: where its maps are made
     "confirm-usual": "Each at its usual layer",
     "confirm-vgg": "Each at its usual layer",
+    "confirm-groups": "Each at its usual layer",
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
     "confirm-sensitivity": "Each at its usual layer",
@@ -42,7 +43,7 @@ CONFIRMED = {  # study: where its maps are made
     "confirm-perturbation": "Score-CAM and Ablation-CAM",
     "confirm-same": "All at the default's layer",
 }
-AT_USUAL_LAYERS = ("confirm-usual", "confirm-vgg", "confirm-cifar", "confirm-vit")
+AT_USUAL_LAYERS = ("confirm-usual", "confirm-vgg", "confirm-groups", "confirm-cifar", "confirm-vit")
 
 
 def shapley() -> Iterator[str]:
@@ -212,6 +213,8 @@ def tables(found: dict[str, pandas.DataFrame]) -> str:
     parts += ["### The layer\n", _LAYERS]
     for name in ("default-layers", "default-layers-cifar", "default-layers-vit"):
         parts += tables_of_means(_kept(name))
+    parts += ["### The layer of SqueezeNet\n", _LAYERS_OF_SQUEEZENET]
+    parts += tables_of_means(_kept("default-layers-squeezenet"))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -287,15 +290,16 @@ sqrt(q), so a map's correlation with the truth is about that with a referee, div
 _TRUTH_AS_MAP = """\
 The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the
 same layer on the same images (`research/truth_as_map.py`). A metric by which a method is ahead of the truth rewards
-something else than being right. This truth is in comparison with images of the data. The maps of the latent path, the
-former default, are in comparison with photographs or, "data", with 64 other images of the data.
+something else than being right. This truth is in comparison with images of the data; the default's maps are in
+comparison with photographs or, "data", with 64 other images of the data.
 """
 _TRUTH = """\
 `egcam truth`, with the small network it trains; [what each test knows](../truth.md). Walls measures
 heat in the wrong place, so lower is better there; everywhere else higher is.
 """
 _VERDICTS = """\
-The default's mean / Grad-CAM's, and where the default stands among all methods.
+The default's mean / Grad-CAM's, and where the default stands among all methods. Of AlexNet and VGG-16 "16 groups" have
+another head, which has no class for the rest; they were added last, and nothing was chosen on them.
 """
 _KINDS = """\
 Their heads know seven kinds of things and "other". Two images of three are "other", and so are most of the package's
@@ -322,9 +326,13 @@ at the end is that of the samples, 32 unless said; "agreed" weighs negative evid
 _LAYERS = """\
 The latent path with 16 samples, and 32 on the transformers.
 """
+_LAYERS_OF_SQUEEZENET = """\
+The default, in steps, at the layers of its last resolution. What follows features.12 scores each place by itself.
+"""
 _STEADY = """\
-What makes the map of an inner layer steadier, and what it costs, on the latent path. Max-sensitivity here is the
-largest relative change of the heat map under three draws of noise of a tenth of the image's range.
+What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative change
+of the heat map under three draws of noise of a tenth of the image's range. Smoothing is of the default's signed map;
+noise at the layer is of the latent path, because steps have none.
 """
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the

@@ -49,7 +49,9 @@ def forms(model: nn.Module, inner: str, last: str) -> dict[str, Maps]:
         found[f"smoothed by {sigma} cells"] = smoothed(expected(model, inner), sigma)
     for scale in (0.2, 0.5):
         noisy = egcam.Expected(path="latent", difference="latent", kernel=egcam.Kernel("gaussian", scale))
-        found[f"noise {scale}"] = plain(egcam.GradientCAM(model, inner, gradient=noisy, weighting="summed"))
+        found[f"latent path, noise {scale}"] = plain(
+            egcam.GradientCAM(model, inner, gradient=noisy, weighting="summed")
+        )
     found["inner and last layer"] = plain(expected(model, [inner, last]))
     return found
 

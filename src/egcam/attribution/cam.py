@@ -273,10 +273,9 @@ class ExpectedGradCAM(_NamedCAM):
 
     Args:
         model: the classifier.
-        layer: where; see `Explainer`. By default the last spatial layer where a head that is not linear follows it;
-            else, as in ResNets, the last layer of the next finer resolution, 14 x 14 at 224 pixels. Where the gradient
-            is the same at all points, an average has nothing to add: one layer further in the map is finer and says
-            more.
+        layer: where; see `Explainer`. By default the last spatial layer where several layers with weights follow it
+            (VGG-16); else one further in: of ResNets the last layer of the next finer resolution, 14 x 14 at 224
+            pixels. Where the gradient is the same at all points, an average has nothing to add.
         reference: what x' is drawn from: images of the data set, a name, …; see `Expected`. Images of your own data
             are best. By default photographs that come with the package; for images that have neither 1 nor 3
             channels, and for signals, volumes and video, blurred copies and plain colours.
