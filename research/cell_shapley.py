@@ -2,12 +2,13 @@
 
     EGCAM_DATA=… python research/cell_shapley.py research/networks.py:mobilenet_v2 features.13 --images 8 --out scores/
 
-The referee fills empty cells with the activations of 64 images of part "reference"; the maps' references are the
-package's photographs, or other images of that part, so no map shares its references with the referee. "another
-referee" has yet other images and other orders of the cells: how far the truth itself is known. Explained are the
-predictions on images of part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what `research/halves.py` wrote; networks for
-CIFAR-10 have the other half as references). Writes one Parquet file with the correlation of each image and method, and
-an npz file with the Shapley values, which are not computed again: remove it if the images of part "reference" change.
+Two referees fill empty cells with the activations of 64 images of part "reference" each, in orders of their own; maps
+are compared with their mean, and "another referee" is the correlation of one with the other: how far the truth itself
+is known. The maps' references are the package's photographs, or other images of that part, so no map shares its
+references with a referee. Explained are the predictions on images of part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what
+`research/halves.py` wrote; networks for CIFAR-10 have the other half as references). Writes one Parquet file with the
+correlation of each image and method, and an npz file with the Shapley values, which are not computed again: remove it
+if the images of part "reference" change.
 """
 
 from __future__ import annotations
@@ -130,12 +131,12 @@ def main() -> None:
         first = next(iter(maps.values()))
         weights, explained = first.weights_checksum, classifier.classes[int(first.targets)]
         key = f"{weights}-{checksum(image)}-{given.permutations}"
-        truth, another = (
+        one, another = (
             kept.get(f"{key}-{seed}", partial(values, references, seed))
             for seed, references in enumerate((referee, others))
         )
-        maps = {name: found.maps for name, found in maps.items()} | {"another referee": another}
-        for name, found in maps.items():
+        pairs = {name: (found.maps, (one + another) / 2) for name, found in maps.items()}
+        for name, (found, truth) in {**pairs, "another referee": (another, one)}.items():
             agreement = egcam.truth.cell_agreement(found, truth)
             scores = {kind: float(getattr(agreement, kind)) for kind in ("pearson", "rank", "cosine")}
             where = {"model": classifier.name, "layer": given.layer, "image": number, "class": explained}

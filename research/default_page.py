@@ -58,7 +58,8 @@ def shapley() -> Iterator[str]:
     yield "| --- |" + " --- |" * len(average.columns)
     counts = table.groupby("place").image.nunique()
     yield "| *images* | " + " | ".join(str(counts[place]) for place in average.columns) + " |"
-    known = average.loc["another referee"] ** 0.5
+    agreed = average.loc["another referee"]
+    known = (2 * agreed / (1 + agreed)) ** 0.5
     shown = [
         "expected-grad-cam, 32",
         *(f"expected-grad-cam, data, {count}" for count in (64, 512)),
@@ -279,13 +280,13 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
 }
 _SHAPLEY = """\
 Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
-activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The referee's
-references are 64 images of the data that no map has seen. The maps' references are the package's photographs, or, where
-the name says so, other images of the data. The last number of a name is that of its samples. "Latent path" is the
-former default, gradients between activations. "Another referee" is the same values with 64 yet other images and other
-orders of the cells: how far the truth itself is known. Two referees that agree at q each agree with the truth at about
-sqrt(q), so a map's correlation with the truth is about that with a referee, divided by sqrt(q): the rows called
-"corrected".
+activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). They are the
+mean of two referees, each with 64 images of the data that no map has seen and orders of its own. The maps' references
+are the package's photographs, or, where the name says so, other images of the data. The last number of a name is that
+of its samples. "Latent path" is the former default, gradients between activations. "Another referee" is how well the
+two referees agree, q: that is how far the truth itself is known. Their mean then agrees with the truth at about
+sqrt(2 q / (1 + q)), and a map's correlation with the truth is about that with the mean, divided by this: the rows
+called "corrected". The groups are those of a head without a class for the rest.
 """
 _TRUTH_AS_MAP = """\
 The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the
