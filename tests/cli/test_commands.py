@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 from egcam import Explanation
 from egcam.cli import app
+from egcam.cli.output import print_table
 from egcam.models.zoo import load
 from egcam.photos.files import read_image
 
@@ -602,3 +604,17 @@ def test_a_network_of_ones_own_that_takes_other_sizes_is_named(tmp_path):
     assert result.exit_code == 2
     assert "does not take photographs as they are prepared for it, (1, 3, 224, 224)" in result.stderr
     assert "preprocessing=Preprocessing((height, width)" in result.stderr
+
+
+def test_a_long_file_name_leaves_the_class_readable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    explanation = SimpleNamespace(worth=lambda: "+5.2 of +9.7", layer="layer3")
+    result = SimpleNamespace(explanation=explanation, seconds=1.2, method="expected-grad-cam")
+    file = Path("a folder with a long name", "another folder inside it", "basset_hound_35.jpg")
+    target = SimpleNamespace(name="basset hound", probability=0.639)
+    print_table([SimpleNamespace(file=file, target=target, result=result)], Path("out"))
+    first = capsys.readouterr().out.splitlines()[1]
+    assert "basset hound" in first
+    assert len(first) <= 80

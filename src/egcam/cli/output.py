@@ -170,7 +170,7 @@ def print_table(explained: Sequence[Explained], folder: Path) -> None:
     heads = ("file", "class", "probability", "hottest tenth", "seconds")
     console = out()
     numbers = {"probability", "hottest tenth", "seconds"}
-    console.print(table(heads, rows, right=numbers, whole={"file", *numbers}))
+    console.print(table(heads, rows, right=numbers, whole=numbers))
     if any(one.result.explanation.worth() for one in explained):
         console.print("hottest tenth: what a tenth of the image adds to the score, of all that the image adds")
     layers = ", ".join(dict.fromkeys(str(one.result.explanation.layer) for one in explained))
