@@ -286,7 +286,8 @@ are the package's photographs, or, where the name says so, other images of the d
 of its samples. "Latent path" is the former default, gradients between activations. "Another referee" is how well the
 two referees agree, q: that is how far the truth itself is known. Their mean then agrees with the truth at about
 sqrt(2 q / (1 + q)), and a map's correlation with the truth is about that with the mean, divided by this: the rows
-called "corrected". The groups are those of a head without a class for the rest.
+called "corrected". Names with "groups" are networks whose head has no class for the
+rest.
 """
 _TRUTH_AS_MAP = """\
 The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the
@@ -299,8 +300,8 @@ _TRUTH = """\
 heat in the wrong place, so lower is better there; everywhere else higher is.
 """
 _VERDICTS = """\
-The default's mean / Grad-CAM's, and where the default stands among all methods. Of AlexNet and VGG-16 "16 groups" have
-another head, which has no class for the rest; they were added last, and nothing was chosen on them.
+The default's mean / Grad-CAM's, and where the default stands among all methods. "16 groups" are AlexNet and
+VGG-16 with another head, without a class for the rest; they were added last, and nothing was chosen on them.
 """
 _KINDS = """\
 Their heads know seven kinds of things and "other". Two images of three are "other", and so are most of the package's
@@ -332,8 +333,8 @@ The default, in steps, at the layers of its last resolution. What follows featur
 """
 _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative change
-of the heat map under three draws of noise of a tenth of the image's range. Smoothing is of the default's signed map;
-noise at the layer is of the latent path, because steps have none.
+of the heat map under three draws of noise of a tenth of the image's range. What is smoothed is the default's
+signed map; noise is added on the latent path, because steps take none.
 """
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the

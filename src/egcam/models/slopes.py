@@ -270,7 +270,7 @@ class _Clipped(_Elementwise):
 
 
 class _ClippedInPlace(_Elementwise):
-    """The same, written over the number: a network's pass over its memory is its cost."""
+    """The same, written over the number as the network does it: passes over memory are what it costs."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise, overwrite: Elementwise) -> Tensor:
