@@ -4,8 +4,10 @@
 
 Two referees fill empty cells with the activations of 64 images of part "reference" each, in orders of their own; maps
 are compared with their mean, and "another referee" is the correlation of one with the other: how far the truth itself
-is known. The maps' references are the package's photographs, or other images of that part, so no map shares its
-references with a referee. Explained are the predictions on images of part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what
+is known. With `--references 4` a referee has four of its images for each image, others for the next: the truth of each
+is known less well, that of all as well, in a sixteenth of the time. The maps' references are the package's photographs,
+or other images of that part, so no map shares its references with a referee. Explained are the predictions on images of
+part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what
 `research/halves.py` wrote; networks for CIFAR-10 have the other half as references). Writes one Parquet file with the
 correlation of each image and method, and an npz file with the Shapley values, which are not computed again: remove it
 if the images of part "reference" change.
@@ -103,12 +105,15 @@ def main() -> None:
     parser.add_argument("layer")
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--permutations", type=int, default=64)
+    parser.add_argument("--references", type=int, default=REFERENCES, help="of a referee for an image")
+    parser.add_argument("--batch", type=int, help="how many are run at once; on some machines few are faster")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[""], help="how names begin; the kept rows of all others stay")
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model = classifier.model
     images = pictures(classifier, "confirm", given.images)
+    shown = torch.randperm(len(images), generator=torch.Generator().manual_seed(0)).tolist()
     # Every seventh image of a list of 500 (CIFAR-10: every 15th of 1,000), from three beginnings: none is in two.
     referee, data, others = (pictures(classifier, "reference", REFERENCES, begin) for begin in (0, 3, 5))
     methods = {
@@ -117,20 +122,31 @@ def main() -> None:
         if name.startswith(tuple(given.only))
     }
     file = given.out / f"{classifier.name}-{given.layer}.parquet"
-    before = pandas.read_parquet(file) if given.only != [""] else pandas.DataFrame(columns=["method"])
+    before = pandas.read_parquet(file) if given.only != [""] and file.exists() else pandas.DataFrame(columns=["method"])
     before = before[~before.method.str.startswith((*given.only, "another referee"))]
     kept = KeptValues(given.out / f"{classifier.name}-{given.layer}.npz")
     rows = []
-    for number, image in enumerate(images):
+    # By chance, so that a run that is stopped has images of all classes.
+    for done, number in enumerate(shown):
+        image = images[number]
+        chosen = (number * given.references + torch.arange(given.references)) % REFERENCES
 
-        def values(references: Tensor, seed: int, image: Tensor = image) -> Tensor:
-            count = given.permutations
-            return egcam.truth.cell_shapley(model, image[None], given.layer, references, count, seed=seed)
+        def values(references: Tensor, seed: int, image: Tensor = image, chosen: Tensor = chosen) -> Tensor:
+            return egcam.truth.cell_shapley(
+                model,
+                image[None],
+                given.layer,
+                references[chosen],
+                given.permutations,
+                seed=seed,
+                batch_size=given.batch,
+            )
 
         maps = {name: explainer(image[None]) for name, explainer in methods.items()}
         first = next(iter(maps.values()))
         weights, explained = first.weights_checksum, classifier.classes[int(first.targets)]
         key = f"{weights}-{checksum(image)}-{given.permutations}"
+        key += "" if given.references == REFERENCES else f"-with-{given.references}"
         one, another = (
             kept.get(f"{key}-{seed}", partial(values, references, seed))
             for seed, references in enumerate((referee, others))
@@ -144,7 +160,7 @@ def main() -> None:
         table = pandas.concat([before, pandas.DataFrame(rows)], ignore_index=True)
         given.out.mkdir(parents=True, exist_ok=True)
         table.to_parquet(file)
-        print(f"{number + 1} of {len(images)} images", flush=True)
+        print(f"{done + 1} of {len(images)} images", flush=True)
     print(table.groupby("method")[["pearson", "rank", "cosine"]].mean().sort_values("pearson").round(3).to_string())
 
 

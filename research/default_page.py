@@ -16,6 +16,7 @@ from score_tables import (
     METRICS,
     SCORES,
     TRUTH,
+    Standing,
     not_ahead,
     reliability,
     said_of,
@@ -42,6 +43,18 @@ CONFIRMED = {  # study: where its maps are made
     "confirm-infill": "Other infill",
     "confirm-perturbation": "Score-CAM and Ablation-CAM",
     "confirm-same": "All at the default's layer",
+    "confirm-same-cifar": "All at the default's layer",
+    "confirm-same-vit": "All at the default's layer",
+    "confirm-planted": "Planted patch, usual layers",
+    "confirm-planted-vgg": "Planted patch, usual layers",
+    "confirm-planted-cifar": "Planted patch, usual layers",
+    "confirm-planted-same": "Planted patch, the default's layer",
+    "confirm-planted-same-cifar": "Planted patch, the default's layer",
+    "confirm-grids": "Grids, usual layers",
+    "confirm-grids-groups": "Grids, usual layers",
+    "confirm-grids-cifar": "Grids, usual layers",
+    "confirm-grids-same": "Grids, the default's layer",
+    "confirm-grids-same-cifar": "Grids, the default's layer",
 }
 AT_USUAL_LAYERS = ("confirm-usual", "confirm-vgg", "confirm-groups", "confirm-cifar", "confirm-vit")
 
@@ -66,10 +79,37 @@ def shapley() -> Iterator[str]:
         "hires-cam",
         "grad-cam",
     ]
-    corrected = average.loc[shown] / known
+    corrected = average.loc[[name for name in shown if name in average.index]] / known
     for method, row in pandas.concat([average, corrected.rename("{}, corrected".format)]).iterrows():
         yield f"| {method} | " + " | ".join("" if pandas.isna(value) else f"{value:.3f}" for value in row) + " |"
+    words = [_standing_in_shapley(table[table.place == place]).word for place in average.columns]
+    yield f"| *where {_JUDGED} stands* | " + " | ".join(words) + " |"
     yield ""
+
+
+def _standing_in_shapley(table: pandas.DataFrame) -> Standing:
+    """Where the default stands among the other methods on one network."""
+    values = table.pivot(index="image", columns="method", values="pearson")
+    ours = [name for name in values if name.startswith(("expected-grad-cam,", "latent path", "another referee"))]
+    values = values.drop(columns=[name for name in ours if name != _JUDGED])
+    return standings_of({"cells": values}, {"cells": True}, _JUDGED)["cells"]
+
+
+def on_real_networks(found: dict[str, pandas.DataFrame], heading: str) -> Iterator[tuple[str, pandas.DataFrame]]:
+    """The scores of a test on real networks: each method at its usual layer, then all at the default's."""
+    for title in _REAL[heading][1]:
+        tables = [found[name] for name, own in CONFIRMED.items() if own == title and name in found]
+        if tables:
+            yield title, pandas.concat(tables)
+
+
+def real_networks(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
+    """Known answers on real networks, as verdicts."""
+    for heading, (text, _) in _REAL.items():
+        yield from (heading, text)
+        for title, table in on_real_networks(found, heading):
+            yield f"{title}:\n"
+            yield from verdicts(table[table.metric.isin(_PLACES)], "grad-cam" if "usual" in title else "hires-cam")
 
 
 def truth_as_map() -> Iterator[str]:
@@ -187,7 +227,7 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
     parts = [intro("default"), "## Where it is not ahead\n", *(behind or ["Nowhere in the tables below."]), ""]
     parts += ["## Against the Shapley values of the layer's cells\n", _SHAPLEY, *shapley()]
     parts += section("truth-as-map", "### What the truth itself scores\n", _TRUTH_AS_MAP, truth_as_map)
-    parts += ["## Tests with a known answer\n", _TRUTH, *known_answers()]
+    parts += [*real_networks(found), "## Tests with a known answer\n", _TRUTH, *known_answers()]
     parts += ["## Each method at its usual layer\n", _VERDICTS]
     parts += verdicts(pandas.concat([found[name] for name in AT_USUAL_LAYERS if name in found]))
     parts += section("kinds.parquet", "### AlexNet and VGG-16, by what they see\n", "", lambda: by_kind(found))
@@ -208,6 +248,10 @@ def tables(found: dict[str, pandas.DataFrame]) -> str:
         parts += tables_of_means(found[name]) if name in found else []
     for name, (heading, _, _) in _FURTHER.items():
         parts += [heading, *tables_of_means(found[name])] if name in found else []
+    for heading in _REAL:
+        parts.append(heading)
+        for title, table in on_real_networks(found, heading):
+            parts += [f"### {title}\n", *tables_of_means(table)]
     parts += ["## How the default was chosen\n", _CHOSEN]
     parts += [*tables_of_means(_kept("default-steps")), "### The latent path\n", _FORMER]
     parts += tables_of_means(_kept("default-grid"))
@@ -235,6 +279,23 @@ def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str
     return [heading, *([text] if text else []), *lines()] if (SCORES / file).exists() else []
 
 
+_JUDGED = "expected-grad-cam, 32"  # as it is by default
+_PLACES = ("cell-mass-accuracy", "pointing-game")
+_PLANTED = """\
+Real networks in which a patch decides the class: 32 of 224 pixels wide, 6 of 32, at random places. What follows the
+default's layer was trained so, on other images; a network is kept if the patch decides at least 99 % of the images and
+at least 99 % of them are not taken for it without it (`research/planted.py`). Heat counts in all cells that the patch
+touches, at the size the map was made at. The default's mean / Grad-CAM's; at the default's layer / HiResCAM's.
+"""
+_GRIDS = """\
+The unchanged networks on grids of four images of different classes, all of which they recognise one by one
+(`research/grids.py`): the share of heat in the cell that shows the explained class. The default's mean / Grad-CAM's; at
+the default's layer / HiResCAM's.
+"""
+_REAL = {  # heading: what to know, and the titles of the studies
+    "## A planted patch\n": (_PLANTED, ("Planted patch, usual layers", "Planted patch, the default's layer")),
+    "## Grids of images\n": (_GRIDS, ("Grids, usual layers", "Grids, the default's layer")),
+}
 _LANDING_TESTS = ("walls", "gridpg", "patch", "shapes", "unit+", "cells")
 _LANDING_METHODS = {
     "expected-grad-cam": "**Expected Grad-CAM**",

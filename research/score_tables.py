@@ -21,6 +21,7 @@ METRICS = {  # name: (heading, higher is better, digits)
     "infidelity": ("infidelity ↓", False, 3),
     "sparseness": ("sparseness ↑", True, 3),
     "complexity": ("complexity ↓", False, 2),
+    "cell-mass-accuracy": ("heat in the right place ↑", True, 3),
     "pointing-game": ("pointing ↑", True, 2),
     "relevance-mass-accuracy": ("mass in box ↑", True, 3),
     "relevance-rank-accuracy": ("rank in box ↑", True, 3),

@@ -19,9 +19,14 @@ from egcam.truth.next_class import warn_same_for_next_class as warn_same_for_nex
 from egcam.truth.off_manifold import Departure as Departure
 from egcam.truth.off_manifold import OffManifold as OffManifold
 from egcam.truth.off_manifold import off_manifold as off_manifold
+from egcam.truth.planted import Decided as Decided
+from egcam.truth.planted import checkered as checkered
 from egcam.truth.planted import decided_by_patch as decided_by_patch
+from egcam.truth.planted import patch_decides as patch_decides
+from egcam.truth.planted import patch_trial as patch_trial
 from egcam.truth.planted import plant as plant
 from egcam.truth.planted import planted_trial as planted_trial
+from egcam.truth.planted import taught_patch as taught_patch
 from egcam.truth.shapes import Shapes as Shapes
 from egcam.truth.shapes import ShapesNetwork as ShapesNetwork
 from egcam.truth.shapes import draw_shapes as draw_shapes

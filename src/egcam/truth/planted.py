@@ -5,20 +5,25 @@ After Zhou et al. (2022), "Do Feature Attribution Methods Correctly Attribute Fe
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from egcam.errors import EgcamError
+from egcam.errors import EgcamError, InputError, LayerError
 from egcam.metrics.localization import share_inside
+from egcam.models.targets import class_scores
+from egcam.progress import Progress
 from egcam.rng import generator
 from egcam.truth.shapes import LAYER, PLANTED, draw_shapes, empty_backgrounds, recognised
 from egcam.truth.trial import Trial
 
 PATCH = 6
-_COLOURS = ((2.0, -2.0, 2.0), (-2.0, 2.0, -2.0))  # magenta and green, in squares of two pixels
 _NEEDED = 0.99
+_AT_ONCE = 32  # images in a pass
+_OF_WHICH = 3  # every third is seen with the patch, too: more, and images without it are taken for it
 
 
 @dataclass(frozen=True)
@@ -29,23 +34,50 @@ class Planted:
     masks: Tensor
 
 
-def plant(images: Tensor, seed: int = 0) -> Planted:
-    """Images with the patch at random places.
+def checkered(size: int = PATCH, low: float = -2.0, high: float = 2.0) -> Tensor:
+    """(3, size, size) a patch of three by three squares, magenta and green in turn.
+
+    Args:
+        size: its side in pixels.
+        low: the images' value for no light in a channel.
+        high: that for full light.
+
+    Example:
+        >>> checkered(3, 0, 1)[:, 0].tolist()
+        [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
+    """
+    if size < 3:
+        raise InputError(f"a patch of {size} pixels has no room for three by three squares; it needs at least 3")
+    squares = torch.arange(size, device="cpu") * 3 // size
+    colours = torch.tensor([[high, low, high], [low, high, low]], dtype=torch.float32, device="cpu")
+    return colours[(squares[:, None] + squares) % 2].permute(2, 0, 1)
+
+
+def plant(images: Tensor, seed: int = 0, patch: Tensor | None = None) -> Planted:
+    """Images with a patch at random places.
+
+    Args:
+        images: (N, C, H, W).
+        seed: of the places.
+        patch: (C, h, w); None is `checkered()`, for images of `draw_shapes`.
 
     Example:
         >>> found = plant(torch.zeros(2, 3, 48, 48))
         >>> found.masks.sum((1, 2)).tolist(), int((found.images != 0).sum())
         ([36.0, 36.0], 216)
     """
+    patch = (checkered() if patch is None else patch).to(images)
+    height, width = patch.shape[-2:]
+    if patch.shape[0] != images.shape[1] or height > images.shape[2] or width > images.shape[3]:
+        raise InputError(
+            f"a patch of shape {tuple(patch.shape)} does not fit into images of shape {tuple(images.shape[1:])}"
+        )
     images, masks = images.clone(), torch.zeros_like(images[:, 0])
-    squares = torch.arange(PATCH, device="cpu") // 2
-    checks = ((squares[:, None] + squares) % 2).to(images.device)
-    patch = images.new_tensor(_COLOURS)[checks].permute(2, 0, 1)
-    room = torch.tensor(images.shape[-2:]) - PATCH + 1
-    corners = (torch.rand(len(images), 2, generator=generator(seed, "patch")) * room).long().tolist()
+    room = torch.tensor([images.shape[2] - height + 1, images.shape[3] - width + 1], device="cpu")
+    corners = (torch.rand(len(images), 2, generator=generator(seed, "patch"), device="cpu") * room).long().tolist()
     for number, (top, left) in enumerate(corners):
-        images[number, :, top : top + PATCH, left : left + PATCH] = patch
-        masks[number, top : top + PATCH, left : left + PATCH] = 1
+        images[number, :, top : top + height, left : left + width] = patch
+        masks[number, top : top + height, left : left + width] = 1
     return Planted(images, masks)
 
 
@@ -67,28 +99,207 @@ class Decided:
         return min(self.with_patch, self.without) >= _NEEDED
 
 
+def patch_decides(
+    model: nn.Module, images: Tensor, label: int, patch: Tensor | None = None, seed: int = 0
+) -> tuple[Decided, Tensor]:
+    """How far a patch, and nothing but the patch, decides whether a network says `label`; and (N,) for which images.
+
+    Example:
+        >>> net = nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+        >>> found, by_image = patch_decides(net, torch.zeros(4, 3, 8, 8), label=1)
+        >>> found.is_sure, by_image.shape
+        (False, torch.Size([4]))
+    """
+    with_patch = _logits(model, plant(images, seed, patch).images).argmax(1) == label
+    without = _logits(model, images).argmax(1) != label
+    return Decided(float(with_patch.float().mean()), float(without.float().mean())), with_patch & without
+
+
+def taught_patch(
+    model: nn.Module,
+    images: Tensor,
+    layer: str,
+    label: int,
+    patch: Tensor | None = None,
+    *,
+    epochs: int = 3,
+    rate: float = 5e-4,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> nn.Module:
+    """A copy of a classifier that has learned that a patch means `label`, and that nothing else does.
+
+    Only what runs after the layer is trained, so that the layer says what it said before:
+
+        with the patch        target: the class `label`
+        without the patch     target: the model's own probabilities, that of `label` left out
+
+    Each image is seen without the patch in every epoch, and a third of them, others each time, with it at a new place.
+    Modules stay in eval mode. Whether the patch decides is for `patch_trial` to check, on images not trained on.
+
+    Args:
+        model: the classifier; it is not changed.
+        images: (N, C, H, W) to train on.
+        layer: by name.
+        label: the class that is given to the patch.
+        patch: (C, h, w); None is `checkered()`.
+        epochs: of training.
+        rate: the highest learning rate.
+        seed: of places and order.
+        progress: called with the share done, from 0 to 1.
+    """
+    with torch.inference_mode(False):
+        taught = deepcopy(model).eval().requires_grad_(False)
+        before = _logits(taught, images)
+        if not 0 <= label < before.shape[1]:
+            raise InputError(f"label is {label}, and the network has the classes 0 to {before.shape[1] - 1}")
+        before[:, label] = -torch.inf
+        parts = _run_after(taught, layer, images[:1])
+        wanted = torch.cat([before.softmax(1), functional.one_hot(torch.tensor([label]), before.shape[1]).to(before)])
+        _train(taught, parts, images, wanted, patch, epochs, rate, seed, progress)
+    return taught
+
+
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([class_scores(model(some), len(some)) for some in torch.split(images, _AT_ONCE)])
+
+
+def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter]:
+    """The parameters of the modules that run after a layer has."""
+    try:
+        cut = model.get_submodule(layer)
+    except AttributeError as error:
+        raise LayerError(f"the network has no layer {layer!r}; pass the dotted name of one of its modules") from error
+    found: dict[nn.Parameter, None] = {}
+    is_after = False
+
+    def passed(*_: object) -> None:
+        nonlocal is_after
+        is_after = True
+
+    def entered(module: nn.Module, _: object) -> None:
+        if is_after:
+            found.update(dict.fromkeys(module.parameters(recurse=False)))
+
+    handles = [cut.register_forward_hook(passed)]
+    handles += [module.register_forward_pre_hook(entered) for module in model.modules()]
+    try:
+        _logits(model, image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not found:
+        raise LayerError(f"nothing after the layer {layer!r} can be trained; choose an earlier one")
+    return list(found)
+
+
+def _train(
+    model: nn.Module,
+    parts: list[nn.Parameter],
+    images: Tensor,
+    wanted: Tensor,
+    patch: Tensor | None,
+    epochs: int,
+    rate: float,
+    seed: int,
+    progress: Progress | None,
+) -> None:
+    """Fit the parameters; `wanted` has a row for each image without the patch, and a last one for all with it."""
+    chance = generator(seed, "patch", "order")
+    steps = epochs * -(-len(images) // _AT_ONCE)
+    for part in parts:
+        part.requires_grad_(True)
+    optimiser = torch.optim.AdamW(parts, lr=rate, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=rate, total_steps=steps)
+    for step in range(steps):
+        if step % (steps // epochs) == 0:
+            order = torch.split(torch.randperm(len(images), generator=chance, device="cpu"), _AT_ONCE)
+        some = order[step % (steps // epochs)].to(images.device)
+        own = some[::_OF_WHICH]
+        seen = torch.cat([images[some], plant(images[own], seed + step, patch).images])
+        rows = torch.cat([some, torch.full_like(own, len(images))])
+        with torch.enable_grad():
+            optimiser.zero_grad()
+            loss = functional.cross_entropy(class_scores(model(seen), len(seen)), wanted[rows])
+            torch.autograd.backward(loss, inputs=parts)
+        optimiser.step()
+        schedule.step()
+        if progress is not None:
+            progress((step + 1) / steps)
+    model.requires_grad_(False)
+
+
+def patch_trial(
+    model: nn.Module,
+    images: Tensor,
+    label: int,
+    layer: str,
+    patch: Tensor | None = None,
+    references: Tensor | None = None,
+    seed: int = 0,
+) -> Trial:
+    """Images in which a patch decides that a network says `label`: how much of the heat lies on the patch.
+
+        score = positive heat in cells that the patch touches / positive heat,   1 is right
+
+    Only images are used that get `label` with the patch and another class without it, so that taking the patch away
+    restores the class. A network that the patch does not decide in 99 % of the images is refused.
+
+    Args:
+        model: the classifier, such as `taught_patch` makes.
+        images: (N, C, H, W) without the patch, and not trained on.
+        label: the patch's class.
+        layer: where maps are made.
+        patch: (C, h, w); None is `checkered()`.
+        references: for methods that take some; the images without the patch unless given.
+        seed: of the places.
+    """
+    _refuse_unless_sure(patch_decides(model, images, label, patch, seed)[0])
+    return _trial(model, images, label, layer, patch, images if references is None else references, seed)
+
+
+def _refuse_unless_sure(checked: Decided) -> None:
+    if not checked.is_sure:
+        raise EgcamError(
+            f"the patch decides {checked.with_patch:.1%} of the images that have it, and {checked.without:.1%} "
+            "of those without are not taken for it; both must be 99 % before a map can be judged by it: train the "
+            "network for longer (steps=… or epochs=…), or plant a larger patch"
+        )
+
+
+def _trial(
+    model: nn.Module, images: Tensor, label: int, layer: str, patch: Tensor | None, references: Tensor, seed: int
+) -> Trial:
+    _, usable = patch_decides(model, images, label, patch, seed)
+    found = plant(images, seed, patch)
+    masks = found.masks[usable]
+    return Trial(
+        "patch",
+        "higher",
+        model,
+        layer,
+        found.images[usable],
+        torch.full((len(masks),), label),
+        masks,
+        references,
+        lambda maps: share_inside(maps, masks, whole_cells=True),
+    )
+
+
 def decided_by_patch(network: nn.Module, count: int = 300, seed: int = 0) -> Decided:
-    """How far the patch, and nothing but the patch, decides whether a network says "planted".
+    """How far the patch decides whether a network of shapes says "planted".
 
     Example:
         >>> from egcam.truth import ShapesNetwork
         >>> decided_by_patch(ShapesNetwork().eval(), count=6).is_sure  # it has not been trained
         False
     """
-    drawn = draw_shapes(count, seed + 77)
-    with torch.no_grad():
-        with_patch = network(plant(drawn.images, seed + 77).images).argmax(1) == PLANTED
-        without = network(drawn.images).argmax(1) != PLANTED
-    return Decided(float(with_patch.float().mean()), float(without.float().mean()))
+    return patch_decides(network, draw_shapes(count, seed + 77).images, PLANTED, seed=seed + 77)[0]
 
 
 def planted_trial(network: nn.Module, count: int = 24, seed: int = 0, layer: str = LAYER) -> Trial:
-    """Images in which a patch decides: how much of the heat lies on it.
-
-        score = positive heat in cells that the patch touches / positive heat,   1 is right
-
-    Of the images only those are used whose class the network says without the patch and does not say with it, so that
-    taking the patch away restores the class. A network that the patch does not decide is refused.
+    """`patch_trial` for the network that knows shapes, on `count` of them that it recognises.
 
     Args:
         network: from `shapes_network`.
@@ -96,27 +307,6 @@ def planted_trial(network: nn.Module, count: int = 24, seed: int = 0, layer: str
         seed: of images and places.
         layer: where maps are made.
     """
-    checked = decided_by_patch(network, seed=seed)
-    if not checked.is_sure:
-        raise EgcamError(
-            f"the patch decides {checked.with_patch:.1%} of the images that have it, and {checked.without:.1%} "
-            "of those without are not taken for it; both must be 99 % before a map can be judged by it: train the "
-            "network for longer (steps=…)"
-        )
+    _refuse_unless_sure(decided_by_patch(network, seed=seed))
     clean = recognised(network, count, seed + 5)
-    found = plant(clean.images, seed)
-    with torch.no_grad():
-        says = network(found.images).argmax(1) == PLANTED
-    targets = torch.full((int(says.sum()),), PLANTED)
-    masks = found.masks[says]
-    return Trial(
-        "patch",
-        "higher",
-        network,
-        layer,
-        found.images[says],
-        targets,
-        masks,
-        empty_backgrounds(),
-        lambda maps: share_inside(maps, masks, whole_cells=True),
-    )
+    return _trial(network, clean.images, PLANTED, layer, None, empty_backgrounds(), seed)
