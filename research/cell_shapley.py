@@ -76,6 +76,9 @@ def explainers(classifier: Classifier, layer: str, data: Tensor) -> dict[str, eg
     found["latent path, times A, 32"] = egcam.ExpectedGradCAM(
         model, layer, reference=known, difference="none", **latent
     )
+    for name, difference in (("path of images, 32", "latent"), ("conductance, 32", "increment")):
+        along = {"path": "linear", "difference": difference, "weighting": "summed", **SIGNED}
+        found[name] = egcam.ExpectedGradCAM(model, layer, reference=known, samples=32, **along)
     return found
 
 

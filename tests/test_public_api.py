@@ -79,6 +79,20 @@ def public_names() -> list[str]:
     public = sorted(name for name in dir(egcam.Explanation) if not name.startswith("_"))
     lines.append(f"Explanation: {', '.join(public)}")
     lines.extend(f"method {name}" for name in sorted(egcam.methods()))
+    for name in sorted(egcam.__all__):
+        if inspect.ismodule(getattr(egcam, name)):
+            lines.extend(members_of(name))
+    return lines
+
+
+def members_of(module: str) -> list[str]:
+    """What a public module shows: its functions and classes with their parameters, exceptions by name."""
+    lines = []
+    for name, thing in sorted(vars(getattr(egcam, module)).items()):
+        own = getattr(thing, "__module__", "").startswith("egcam") and not name.startswith("_")
+        if own and (inspect.isclass(thing) or inspect.isfunction(thing)):
+            is_plain = inspect.isclass(thing) and issubclass(thing, Exception)
+            lines.append(f"{module}.{name}" + ("" if is_plain else f"({', '.join(parameters(thing))})"))
     return lines
 
 
