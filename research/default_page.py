@@ -194,6 +194,20 @@ def budget() -> Iterator[str]:
         yield ""
 
 
+def manifold() -> Iterator[str]:
+    """How real the points halfway along each path are: networks x paths."""
+    table = pandas.read_parquet(SCORES / "manifold.parquet")
+    table = table[table.share == 0.5].set_index(["model", "path"])
+    paths = ("real images", "stepwise", "latent", "image")
+    yield "| network | " + " | ".join(_PATHS[path] for path in paths) + " |"
+    yield "| --- |" + " --- |" * len(paths)
+    for model in sorted(table.index.unique("model")):
+        found = [table.loc[(model, path)] for path in paths]
+        cells = " | ".join(f"{one.active:.2f}, {one.distance:.2f}" for one in found)
+        yield f"| {model}, {found[0].layer} | {cells} |"
+    yield ""
+
+
 def steadiness() -> Iterator[str]:
     """What steadies inner maps, one table for each network."""
     for file in sorted((SCORES / "steadiness").glob("*.parquet")):
@@ -235,6 +249,7 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
         if name in found:
             parts += [heading, *([text] if text else []), *verdicts(found[name], against)]
     parts += section("steadiness", "", _STEADY, steadiness)
+    parts += section("manifold.parquet", "## How real the points of a path are\n", _MANIFOLD, manifold)
     parts += section("budget", "## Quality against cost\n", _BUDGET, budget)
     parts += section("default-error.parquet", "## How many samples\n", _ERRORS, errors)
     parts += ["## How far the metrics can be trusted\n", _RELIABILITY, *reliability(found["confirm-usual"])]
@@ -396,6 +411,13 @@ _STEADY = """\
 What makes the map of an inner layer steadier, and what it costs. Max-sensitivity here is the largest relative change
 of the heat map under three draws of noise of a tenth of the image's range. What is smoothed is the default's
 signed map; noise is added on the latent path, because steps take none.
+"""
+_PATHS = {"real images": "real images", "stepwise": "steps", "latent": "latent path", "image": "path of images"}
+_MANIFOLD = """\
+Halfway between a photograph and the image: the share of active units, and the distance of the channels' means from
+those of real images, where 1 is as far as real images are from each other (`research/manifold.py`, 64 images). Below 1
+is nearer to the middle, as a mean of two is. What sets the paths apart is the first number: behind a ReLU the latent
+path has up to twice as many active units as real images; between two steps every cell is that of a real image.
 """
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the

@@ -15,6 +15,7 @@ from egcam.rng import generator
 from egcam.truth.cut import Front
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_AT_ONCE = 32  # images in a pass
 _SHRINKAGE = 0.1
 
 
@@ -82,7 +83,7 @@ def off_manifold(
     if len(real) < 4:
         raise InputError(f"{len(real)} real images say nothing of how activations spread; pass at least four")
     with untouched(model, images.device), torch.no_grad():
-        front = Front(model, layer).eval()
+        front = _in_parts(Front(model, layer).eval())
         known, held_out = front(real[0::2]), front(real[1::2])
         measure = _distance_from(known)
         usual = float(measure(held_out).mean())
@@ -100,6 +101,11 @@ def off_manifold(
         }
         by_path = {path: tuple(departure(at) for at in found) for path, found in points.items()}
         return OffManifold(tuple(shares), departure(held_out), by_path)
+
+
+def _in_parts(front: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The same for many images, a few at once."""
+    return lambda images: torch.cat([front(some) for some in torch.split(images, _AT_ONCE)])
 
 
 def _mixed(here: Tensor, there: Tensor, share: float) -> Tensor:
