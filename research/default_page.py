@@ -46,7 +46,6 @@ CONFIRMED = {  # study: where its maps are made
     "confirm-same-cifar": "All at the default's layer",
     "confirm-same-vit": "All at the default's layer",
     "confirm-planted": "Planted patch, usual layers",
-    "confirm-planted-vgg": "Planted patch, usual layers",
     "confirm-planted-cifar": "Planted patch, usual layers",
     "confirm-planted-same": "Planted patch, the default's layer",
     "confirm-planted-same-cifar": "Planted patch, the default's layer",
