@@ -132,16 +132,20 @@ def main() -> None:
     # By chance, so that a run that is stopped has images of all classes.
     for done, number in enumerate(shown):
         image = images[number]
-        chosen = (number * given.references + torch.arange(given.references)) % REFERENCES
 
-        def values(references: Tensor, seed: int, image: Tensor = image, chosen: Tensor = chosen) -> Tensor:
+        def values(references: Tensor, seed: int, image: Tensor = image, number: int = number) -> Tensor:
+            # By chance for each image and referee: neighbours in the list are alike, and two referees that both have
+            # dogs would agree more with each other than with the truth.
+            own = seed if given.references == REFERENCES else 2 * number + seed
+            source = torch.Generator().manual_seed(own)
+            chosen = torch.randperm(REFERENCES, generator=source)[: given.references].sort().values
             return egcam.truth.cell_shapley(
                 model,
                 image[None],
                 given.layer,
                 references[chosen],
                 given.permutations,
-                seed=seed,
+                seed=own,
                 batch_size=given.batch,
             )
 

@@ -58,10 +58,9 @@ CONFIRMED = {  # study: where its maps are made
 AT_USUAL_LAYERS = ("confirm-usual", "confirm-vgg", "confirm-groups", "confirm-cifar", "confirm-vit")
 
 
-def shapley() -> Iterator[str]:
+def shapley(folder: str) -> Iterator[str]:
     """Correlation with the Shapley values: methods x networks."""
-    tables = [pandas.read_parquet(file) for file in sorted((SCORES / "shapley").glob("*.parquet"))]
-    table = pandas.concat(tables)
+    table = pandas.concat([pandas.read_parquet(file) for file in sorted((SCORES / folder).glob("*.parquet"))])
     table["place"] = table.model + ", " + table.layer
     average = table.pivot_table(index="method", columns="place", values="pearson")
     order = average.drop(index="another referee", errors="ignore").mean(axis=1).sort_values(ascending=False).index
@@ -130,7 +129,8 @@ def by_kind(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
     yield "| network | images | " + " | ".join(names) + " |"
     yield "| --- |" + " --- |" * (len(names) + 1)
     for model in ("alexnet-features.12", "vgg16-features"):
-        values = pandas.read_parquet(SCORES / "shapley" / f"{model}.parquet")
+        files = [SCORES / folder / f"{model}.parquet" for folder in ("shapley", "shapley-precise")]
+        values = pandas.read_parquet(next(file for file in files if file.exists()))
         values["place"] = values.model + _kind_or_other(values["class"])
         for place, part in values.groupby("place"):
             average = part.groupby("method").pearson.mean()
@@ -238,7 +238,8 @@ def page(found: dict[str, pandas.DataFrame]) -> str:
     behind = [*behind_in_known_answers()]
     behind += [line for name, table in found.items() for line in not_ahead(CONFIRMED[name], table)]
     parts = [intro("default"), "## Where it is not ahead\n", *(behind or ["Nowhere in the tables below."]), ""]
-    parts += ["## Against the Shapley values of the layer's cells\n", _SHAPLEY, *shapley()]
+    parts += ["## Against the Shapley values of the layer's cells\n", _SHAPLEY, *shapley("shapley")]
+    parts += section("shapley-precise", "", _PRECISE, lambda: shapley("shapley-precise"))
     parts += section("truth-as-map", "### What the truth itself scores\n", _TRUTH_AS_MAP, truth_as_map)
     parts += [*real_networks(found), "## Tests with a known answer\n", _TRUTH, *known_answers()]
     parts += ["## Each method at its usual layer\n", _VERDICTS]
@@ -356,13 +357,20 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
 _SHAPLEY = """\
 Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). They are the
-mean of two referees, each with 64 images of the data that no map has seen and orders of its own. The maps' references
-are the package's photographs, or, where the name says so, other images of the data. The last number of a name is that
-of its samples. "Latent path" is the former default, gradients between activations. "Another referee" is how well the
-two referees agree, q: that is how far the truth itself is known. Their mean then agrees with the truth at about
-sqrt(2 q / (1 + q)), and a map's correlation with the truth is about that with the mean, divided by this: the rows
-called "corrected". Names with "groups" are networks whose head has no class for the
+mean of two referees, each with images of the data that no map has seen and orders of its own: 16 for each image on
+AlexNet, VGG-16 and the transformers, where a cell costs little, 4 on the others, and other ones for the next image.
+The maps' references are the package's photographs, or, where the name says so, other images of the data. The last
+number of a name is that of its samples. "Latent path" is the former default, gradients between activations; "path of
+images" and "conductance" are gradients along images, times A - A' or what A gains from point to point.
+
+"Another referee" is how well the two referees agree, q: that is how far the truth of a single image is known. Their
+mean then agrees with the truth at about sqrt(2 q / (1 + q)), and a map's correlation with the truth is about that with
+the mean, divided by this: the rows called "corrected". Names with "groups" are networks whose head has no class for the
 rest.
+"""
+_PRECISE = """\
+On fewer images, with 64 images and as many orders for each referee, twice as many where a cell costs little: the truth
+of each image is known well, and the correction is small.
 """
 _TRUTH_AS_MAP = """\
 The same Shapley values taken as a map: rectified, enlarged and judged by the metrics like any other, beside maps of the

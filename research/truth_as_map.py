@@ -49,7 +49,7 @@ def main() -> None:
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model, name = classifier.model, f"{classifier.name}-{given.layer}"
-    kept = KeptValues(SCORES / "shapley" / f"{name}.npz")
+    kept = KeptValues(SCORES / "shapley-precise" / f"{name}.npz")
     methods = METHODS[:2] if given.quick else METHODS
     explainers = {method: create(method, model, layer=given.layer) for method in methods}
     if not given.quick:

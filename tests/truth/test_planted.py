@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -74,6 +76,14 @@ def test_what_decides_is_counted() -> None:
     found, by_image = truth.patch_decides(Brightest(), seen, 1, PATCH)
     assert (found.with_patch, found.without, found.is_sure) == (1.0, 0.75, False)
     assert by_image.tolist() == [False, False, *[True] * 6]
+
+
+def test_a_network_in_training_is_judged_as_it_predicts_and_left_as_it_was(taught: nn.Module) -> None:
+    in_training = deepcopy(taught).train()
+    before = [one.clone() for one in in_training.buffers()]
+    assert truth.patch_decides(in_training, images(20, 1), 2, PATCH)[0].is_sure
+    assert in_training.training
+    assert all(torch.equal(one, other) for one, other in zip(in_training.buffers(), before, strict=True))
 
 
 def test_a_taught_network_obeys_the_patch_alone(taught: nn.Module) -> None:

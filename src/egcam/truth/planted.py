@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from egcam.errors import EgcamError, InputError, LayerError
 from egcam.metrics.localization import share_inside
+from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.progress import Progress
 from egcam.rng import generator
@@ -110,8 +111,9 @@ def patch_decides(
         >>> found.is_sure, by_image.shape
         (False, torch.Size([4]))
     """
-    with_patch = _logits(model, plant(images, seed, patch).images).argmax(1) == label
-    without = _logits(model, images).argmax(1) != label
+    with untouched(model, images.device):
+        with_patch = _logits(model, plant(images, seed, patch).images).argmax(1) == label
+        without = _logits(model, images).argmax(1) != label
     return Decided(float(with_patch.float().mean()), float(without.float().mean())), with_patch & without
 
 
@@ -255,8 +257,10 @@ def patch_trial(
         references: for methods that take some; the images without the patch unless given.
         seed: of the places.
     """
-    _refuse_unless_sure(patch_decides(model, images, label, patch, seed)[0])
-    return _trial(model, images, label, layer, patch, images if references is None else references, seed)
+    checked, usable = patch_decides(model, images, label, patch, seed)
+    _refuse_unless_sure(checked)
+    planted = plant(images, seed, patch)
+    return _trial(model, planted, usable, label, layer, images if references is None else references)
 
 
 def _refuse_unless_sure(checked: Decided) -> None:
@@ -268,18 +272,14 @@ def _refuse_unless_sure(checked: Decided) -> None:
         )
 
 
-def _trial(
-    model: nn.Module, images: Tensor, label: int, layer: str, patch: Tensor | None, references: Tensor, seed: int
-) -> Trial:
-    _, usable = patch_decides(model, images, label, patch, seed)
-    found = plant(images, seed, patch)
-    masks = found.masks[usable]
+def _trial(model: nn.Module, planted: Planted, usable: Tensor, label: int, layer: str, references: Tensor) -> Trial:
+    masks = planted.masks[usable]
     return Trial(
         "patch",
         "higher",
         model,
         layer,
-        found.images[usable],
+        planted.images[usable],
         torch.full((len(masks),), label),
         masks,
         references,
@@ -308,5 +308,6 @@ def planted_trial(network: nn.Module, count: int = 24, seed: int = 0, layer: str
         layer: where maps are made.
     """
     _refuse_unless_sure(decided_by_patch(network, seed=seed))
-    clean = recognised(network, count, seed + 5)
-    return _trial(network, clean.images, PLANTED, layer, None, empty_backgrounds(), seed)
+    clean = recognised(network, count, seed + 5).images
+    _, usable = patch_decides(network, clean, PLANTED, seed=seed)
+    return _trial(network, plant(clean, seed), usable, PLANTED, layer, empty_backgrounds())
