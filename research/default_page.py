@@ -107,7 +107,7 @@ def real_networks(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
         yield from (heading, text)
         for title, table in on_real_networks(found, heading):
             yield f"{title}:\n"
-            yield from verdicts(table[table.metric.isin(_PLACES)], "grad-cam" if "usual" in title else "hires-cam")
+            yield from verdicts(table, "grad-cam" if "usual" in title else "hires-cam")
 
 
 def truth_as_map() -> Iterator[str]:
@@ -295,12 +295,13 @@ def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str
 
 
 _JUDGED = "expected-grad-cam, 32"  # as it is by default
-_PLACES = ("cell-mass-accuracy", "pointing-game")
 _PLANTED = """\
-Real networks in which a patch decides the class: 32 of 224 pixels wide, 6 of 32, at random places. What follows the
-default's layer was trained so, on other images; a network is kept if the patch decides at least 99 % of the images and
-at least 99 % of them are not taken for it without it (`research/planted.py`). Heat counts in all cells that the patch
-touches, at the size the map was made at. The default's mean / Grad-CAM's; at the default's layer / HiResCAM's.
+Real networks in which a patch decides the class: 32 of 224 pixels wide, or 6 of 32, at random places. What follows an
+inner layer, mostly the default's, was trained so on other images; a network is kept if the patch decides at least 99 %
+of the images and at least 99 % of them are not taken for it without it (`research/planted.py`). "Heat in the right
+place" counts all cells that the patch touches, at the size the map was made at; "mass in box" counts pixels, and the
+box is the patch. The default's mean / Grad-CAM's; at the default's layer / HiResCAM's, and AlexNet's usual layer is the
+default's, too. VGG-16 is missing: its dense head did not learn the patch well enough.
 """
 _GRIDS = """\
 The unchanged networks on grids of four images of different classes, all of which they recognise one by one
