@@ -444,6 +444,8 @@ metric whose order of the methods is most alike.
 def main() -> None:
     kept = {name: scores(name) for name in CONFIRMED}
     found = {name: table for name, table in kept.items() if table is not None}
+    same = [found.pop(name) for name in list(found) if name.startswith("confirm-same")]
+    found["confirm-same"] = pandas.concat(same)  # one table of all networks
     PAGE.write_text(page(found), encoding="utf-8")
     TABLES.write_text(tables(found), encoding="utf-8")
     for file in LANDING:

@@ -163,3 +163,24 @@ def test_what_is_refused() -> None:
         cut_up(torch.zeros(1, 1, 5, 6), 2)
     with pytest.raises(InputError, match="only maps made at the layer"):
         truth.walls_trial(net, images(1, 3).repeat(1, 1, 1, 1), "0", rows=2).score(torch.ones(1, 3, 3))
+
+
+def test_a_network_in_training_is_tried_as_it_predicts_and_left_in_training() -> None:
+    def with_norm() -> nn.Module:
+        layers = [nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6)), nn.ReLU(), nn.Dropout(0.5)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+
+    net = seeded(with_norm, 2).float().train()
+    calm = seeded(with_norm, 2).float().eval()
+    grids = truth.make_grids(images(), torch.arange(5), count=3)
+    for make in (
+        lambda model: truth.walls_trial(model, images(), "0", rows=2),
+        lambda model: truth.difull_trial(model, grids, "0"),
+        lambda model: truth.dipart_trial(model, grids, "0"),
+        lambda model: truth.gridpg_trial(model, grids, "0"),
+    ):
+        tried, wanted = make(net), make(calm)
+        assert torch.equal(tried.targets, wanted.targets)
+        torch.testing.assert_close(tried.scores("hires-cam"), wanted.scores("hires-cam"), equal_nan=True)
+        assert all(module.training for module in net.modules())
+        assert all(torch.equal(one, other) for one, other in zip(net.buffers(), calm.buffers(), strict=True))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from egcam.errors import InputError
 from egcam.metrics.localization import share_inside
+from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.rng import generator
 from egcam.truth.cut import Front, Tail
@@ -147,8 +148,8 @@ def dipart_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor 
 
 
 def _disconnected(name: str, model: nn.Module, grids: Grids, layer: str, references: Tensor | None) -> Trial:
-    network = Disconnected(model, layer, grids.n, name == "difull").eval()
-    with torch.no_grad():
+    network = Disconnected(model, layer, grids.n, name == "difull")
+    with untouched(network, grids.images.device), torch.no_grad():
         classes = network(grids.images[:1]).shape[1] // grids.n**2
     return _trial(name, network, "cells", grids, grids.cells * classes + grids.explained, references)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import InputError
+from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.truth.cut import Front, Tail
 from egcam.truth.trial import Trial
@@ -71,8 +72,8 @@ def walls_trial(model: nn.Module, images: Tensor, layer: str, rows: int, referen
         >>> trial.scores("hires-cam").nan_to_num().tolist()
         [0.0, 0.0]
     """
-    walled = Walled(model, layer, rows).eval()
-    with torch.no_grad():
+    walled = Walled(model, layer, rows)
+    with untouched(walled, images.device), torch.no_grad():
         targets = walled(images).argmax(1)
         height = walled.front(images[:1]).shape[2]
     truth = torch.ones_like(images[:, 0])
