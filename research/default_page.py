@@ -301,12 +301,14 @@ inner layer, mostly the default's, was trained so on other images; a network is 
 of the images and at least 99 % of them are not taken for it without it (`research/planted.py`). "Heat in the right
 place" counts all cells that the patch touches, at the size the map was made at; "mass in box" counts pixels, and the
 box is the patch. The default's mean / Grad-CAM's; at the default's layer / HiResCAM's, and AlexNet's usual layer is the
-default's, too. VGG-16 is missing: its dense head did not learn the patch well enough.
+default's, too. The layer and length of training were changed until a network could be kept (SqueezeNet, AlexNet, the
+ResNets, the transformers), before any map of it was scored on the patch; VGG-16's dense head did not get there and is
+missing. On CIFAR-10 the methods that sample are among the others, on ImageNet they are not.
 """
 _GRIDS = """\
 The unchanged networks on grids of four images of different classes, all of which they recognise one by one
-(`research/grids.py`): the share of heat in the cell that shows the explained class. The default's mean / Grad-CAM's; at
-the default's layer / HiResCAM's.
+(`research/grids.py`): the share of heat in the cell that shows the explained class. On ImageNet 60 grids, for time. The
+default's mean / Grad-CAM's; at the default's layer / HiResCAM's.
 """
 _REAL = {  # heading: what to know, and the titles of the studies
     "## A planted patch\n": (_PLANTED, ("Planted patch, usual layers", "Planted patch, the default's layer")),
@@ -360,6 +362,7 @@ Pearson correlation of signed maps with the Shapley value of each cell: the mean
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). They are the
 mean of two referees, each with images of the data that no map has seen and orders of its own: 16 for each image on
 AlexNet, VGG-16 and the transformers, where a cell costs little, 4 on the others, and other ones for the next image.
+The run of VGG-16 was stopped for time; images go in an order of chance.
 The maps' references are the package's photographs, or, where the name says so, other images of the data. The last
 number of a name is that of its samples. "Latent path" is the former default, gradients between activations; "path of
 images" and "conductance" are gradients along images, times A - A' or what A gains from point to point.
