@@ -7,10 +7,9 @@ are compared with their mean, and "another referee" is the correlation of one wi
 is known. With `--references 4` a referee has four of its images for each image, others for the next: the truth of each
 is known less well, that of all as well, in a sixteenth of the time. The maps' references are the package's photographs,
 or other images of that part, so no map shares its references with a referee. Explained are the predictions on images of
-part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what
-`research/halves.py` wrote; networks for CIFAR-10 have the other half as references). Writes one Parquet file with the
-correlation of each image and method, and an npz file with the Shapley values, which are not computed again: remove it
-if the images of part "reference" change.
+part "confirm" (EGCAM_HALVES and EGCAM_CIFAR: what `research/halves.py` wrote; networks for CIFAR-10 have the other half
+as references). Writes one Parquet file with the correlation of each image and method, and an npz file with the Shapley
+values, which are not computed again: remove it if the images of part "reference" change.
 """
 
 from __future__ import annotations

@@ -129,8 +129,7 @@ def by_kind(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
     yield "| network | images | " + " | ".join(names) + " |"
     yield "| --- |" + " --- |" * (len(names) + 1)
     for model in ("alexnet-features.12", "vgg16-features"):
-        files = [SCORES / folder / f"{model}.parquet" for folder in ("shapley", "shapley-precise")]
-        values = pandas.read_parquet(next(file for file in files if file.exists()))
+        values = pandas.read_parquet(SCORES / "shapley" / f"{model}.parquet")
         values["place"] = values.model + _kind_or_other(values["class"])
         for place, part in values.groupby("place"):
             average = part.groupby("method").pearson.mean()

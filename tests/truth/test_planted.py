@@ -153,3 +153,5 @@ def test_what_cannot_be_done_is_refused() -> None:
         truth.taught_patch(model, images(4, 0), "classifier", 2, PATCH)
     with pytest.raises(InputError, match="classes 0 to 3"):
         truth.taught_patch(model, images(4, 0), "features", 4, PATCH)
+    with pytest.raises(InputError, match="0 epochs of 4 images teach nothing"):
+        truth.taught_patch(model, images(4, 0), "features", 2, PATCH, epochs=0)

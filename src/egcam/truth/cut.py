@@ -37,7 +37,7 @@ class Front(_Half):
             raise _Seen(output)
 
         found: Any = None
-        handle = _module(self.model, self.layer).register_forward_hook(see)
+        handle = module_at(self.model, self.layer).register_forward_hook(see)
         try:
             self.model(images)
         except _Seen as seen:
@@ -72,7 +72,7 @@ class Tail(_Half):
             torch.set_grad_enabled(with_gradient)
             return activations.clone()
 
-        handle = _module(self.model, self.layer).register_forward_hook(put)
+        handle = module_at(self.model, self.layer).register_forward_hook(put)
         try:
             with torch.no_grad():
                 return self.model(images)
@@ -80,7 +80,8 @@ class Tail(_Half):
             handle.remove()
 
 
-def _module(model: nn.Module, layer: str) -> nn.Module:
+def module_at(model: nn.Module, layer: str) -> nn.Module:
+    """The module of that name, or an error that says what a name is."""
     try:
         return model.get_submodule(layer)
     except AttributeError as error:

@@ -18,6 +18,7 @@ from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.progress import Progress
 from egcam.rng import generator
+from egcam.truth.cut import module_at
 from egcam.truth.shapes import LAYER, PLANTED, draw_shapes, empty_backgrounds, recognised
 from egcam.truth.trial import Trial
 
@@ -150,6 +151,8 @@ def taught_patch(
         seed: of places and order.
         progress: called with the share done, from 0 to 1.
     """
+    if epochs < 1 or not len(images):
+        raise InputError(f"{epochs} epochs of {len(images)} images teach nothing; both must be at least 1")
     with torch.inference_mode(False):
         taught = deepcopy(model).eval().requires_grad_(False)
         before = _logits(taught, images)
@@ -157,7 +160,8 @@ def taught_patch(
             raise InputError(f"label is {label}, and the network has the classes 0 to {before.shape[1] - 1}")
         before[:, label] = -torch.inf
         parts = _run_after(taught, layer, images[:1])
-        wanted = torch.cat([before.softmax(1), functional.one_hot(torch.tensor([label]), before.shape[1]).to(before)])
+        given = torch.tensor([label], device="cpu")
+        wanted = torch.cat([before.softmax(1), functional.one_hot(given, before.shape[1]).to(before)])
         _train(taught, parts, images, wanted, patch, epochs, rate, seed, progress)
     return taught
 
@@ -169,10 +173,6 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
 
 def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter]:
     """The parameters of the modules that run after a layer has."""
-    try:
-        cut = model.get_submodule(layer)
-    except AttributeError as error:
-        raise LayerError(f"the network has no layer {layer!r}; pass the dotted name of one of its modules") from error
     found: dict[nn.Parameter, None] = {}
     is_after = False
 
@@ -184,7 +184,7 @@ def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter
         if is_after:
             found.update(dict.fromkeys(module.parameters(recurse=False)))
 
-    handles = [cut.register_forward_hook(passed)]
+    handles = [module_at(model, layer).register_forward_hook(passed)]
     handles += [module.register_forward_pre_hook(entered) for module in model.modules()]
     try:
         _logits(model, image)
