@@ -128,8 +128,17 @@ def vgg16() -> Classifier:
     return _in_bfloat16(_trained("vgg16"))
 
 
+def vgg16_to_train() -> Classifier:
+    """The same network with its last block, of three convolutions, in float32: `research/planted.py` trains that."""
+    classifier = _trained("vgg16")
+    features = classifier.model.features
+    last_block = 24
+    classifier.model.features = nn.Sequential(_InBfloat16(features[:last_block]), *features[last_block:])
+    return classifier
+
+
 def vgg16_groups() -> Classifier:
-    """The same with the head of 16 groups."""
+    """VGG-16's features, in bfloat16 too, with the head of 16 groups."""
     return _in_bfloat16(_trained("vgg16", groups=True))
 
 

@@ -150,6 +150,13 @@ def taught_patch(
         rate: the highest learning rate.
         seed: of places and order.
         progress: called with the share done, from 0 to 1.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+        >>> taught = taught_patch(net.eval(), torch.rand(64, 3, 16, 16), "1", label=2, epochs=40, rate=0.02)
+        >>> patch_decides(taught, torch.rand(32, 3, 16, 16), label=2)[0]
+        Decided(with_patch=1.0, without=1.0)
     """
     if epochs < 1 or not len(images):
         raise InputError(f"{epochs} epochs of {len(images)} images teach nothing; both must be at least 1")
@@ -256,6 +263,19 @@ def patch_trial(
         patch: (C, h, w); None is `checkered()`.
         references: for methods that take some; the images without the patch unless given.
         seed: of the places.
+
+    Example:
+        >>> class IsMagenta(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.red_less_green = nn.Conv2d(3, 1, 1, bias=False)
+        ...         self.red_less_green.weight.data = torch.tensor([1.0, -1.0, 0.0]).reshape(1, 3, 1, 1)
+        ...     def forward(self, images):
+        ...         most = self.red_less_green(images).amax((2, 3))
+        ...         return torch.cat([3 - most, most], 1)
+        >>> trial = patch_trial(IsMagenta(), torch.rand(4, 3, 16, 16), label=1, layer="red_less_green")
+        >>> trial.scores("hires-cam").tolist()  # all of the heat lies on the patch
+        [1.0, 1.0, 1.0, 1.0]
     """
     checked, usable = patch_decides(model, images, label, patch, seed)
     _refuse_unless_sure(checked)
