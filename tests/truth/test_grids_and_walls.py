@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import egcam
 from egcam import truth
-from egcam.errors import InputError, LayerError
+from egcam.errors import InputError, LayerError, TargetError
 from egcam.truth.grids import cut_up, stitched
 from support.networks import seeded
 from support.small_models import Kept
@@ -55,6 +55,52 @@ def test_the_walled_network_is_the_network_with_zeroed_rows() -> None:
         other[:, :, -1] += 9  # seen by hidden cells alone
         torch.testing.assert_close(walled(other), walled(pictures))
         assert not torch.allclose(net(other), net(pictures))
+
+
+class Turned(nn.Module):
+    """A network whose layer "cells" outputs (N, height, width, channels): what its second module outputs."""
+
+    def __init__(self, of: nn.Module) -> None:
+        super().__init__()
+        self.of, self.cells = of, nn.Identity()
+
+    def forward(self, seen: Tensor) -> Tensor:
+        front, tail = self.of[:2], self.of[2:]
+        return tail(self.cells(front(seen).movedim(1, -1)).movedim(-1, 1))
+
+
+@pytest.mark.parametrize("method", ["hires-cam", "grad-cam"])
+def test_channels_last_is_scored_as_channels_first(method: str) -> None:
+    def first() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 36, 5))
+
+    plain = seeded(first, 2).float()
+    turned = Turned(plain)
+    both = ((turned, "cells", "channels-last"), (plain, "1", None))
+    grids = truth.make_grids(images(), range(5), count=4)
+    for make in (truth.difull_trial, truth.dipart_trial):
+        ours, right = (make(net, grids, layer, reshape=way).scores(method) for net, layer, way in both)
+        torch.testing.assert_close(ours, right, equal_nan=True)
+    walls = [truth.walls_trial(net, images(), layer, 2, reshape=way) for net, layer, way in both]
+    torch.testing.assert_close(walls[0].scores(method), walls[1].scores(method), equal_nan=True)
+    assert walls[0].maps(method).shape == (5, 6, 6)
+    with pytest.raises(LayerError, match="axis='channels-last'"):
+        truth.Walled(turned, "cells", 2)(images())
+
+
+def test_as_many_channels_as_rows_are_no_riddle() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 5))
+    assert truth.walls_trial(net, images(), "1", rows=2).scores("hires-cam").nan_to_num().tolist() == [0] * 5
+
+
+def test_labels_the_network_does_not_have() -> None:
+    net = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(108, 4)), 0).float()
+    with pytest.raises(TargetError, match="labels are 0 to 4, and the network has the classes 0 to 3"):
+        truth.difull_trial(net, truth.make_grids(images(), range(5), count=8), "0")
+    with pytest.raises(InputError, match="labels of shape \\(6,\\) for 5 images"):
+        truth.make_grids(images(), torch.arange(6))
+    with pytest.raises(InputError, match="count must be a whole number of at least 1"):
+        truth.make_grids(images(), torch.arange(5), count=0)
 
 
 def test_dead_heat() -> None:
@@ -155,7 +201,7 @@ def test_what_is_refused() -> None:
     twice = nn.Sequential(relu := nn.ReLU(), nn.Conv2d(2, 2, 1), relu, nn.Flatten(), nn.Linear(72, 2))
     with pytest.raises(LayerError, match="more than once"):
         truth.walls_trial(twice, pictures, "0", rows=2)
-    with pytest.raises(LayerError, match=r"must run and output"):
+    with pytest.raises(LayerError, match="no map with height and width"):
         truth.walls_trial(net, pictures, "4", rows=2)
     with pytest.raises(InputError, match="needs 9 classes"):
         truth.make_grids(pictures, torch.arange(5), n=3)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from egcam import truth
-from egcam.errors import InputError
+from egcam.errors import InputError, LayerError
 from support.networks import perceptron_head, pictures
 from support.small_models import Kept
 
@@ -60,9 +60,37 @@ def test_steps_meet_where_a_share_of_the_cells_is_the_images() -> None:
     assert [one.distance for one in found.by_path["stepwise"]] == pytest.approx(straight)
 
 
+class Tokens(nn.Module):
+    """The cells of a convolution as tokens, behind one that belongs to no place."""
+
+    def __init__(self, embed: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.tokens, self.head = embed, nn.Identity(), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        cells = self.embed(images).flatten(2).mT
+        return self.head(self.tokens(torch.cat([cells[:, :1] + 9, cells], 1)).mean(1))
+
+
+def test_tokens_and_channels_last_are_read_as_maps() -> None:
+    embed = nn.Sequential(nn.Conv2d(1, 4, 2, stride=2), nn.ReLU())
+    here, there, real = (torch.rand(count, 1, 8, 8) for count in (3, 2, 8))
+    net = nn.Sequential(embed, nn.Flatten(), nn.Linear(64, 3))
+    right = truth.off_manifold(net, here, "0", there, real)
+    found = truth.off_manifold(Tokens(embed), here, "tokens", there, real, reshape=(4, 4))
+    for path, points in right.by_path.items():
+        for ours, wanted in zip(found.by_path[path], points, strict=True):
+            assert (ours.active, ours.distance) == pytest.approx((wanted.active, wanted.distance))
+
+
 def test_what_is_refused() -> None:
     network, images = perceptron_head(), pictures(2)
     with pytest.raises(InputError, match="at least four"):
         truth.off_manifold(network, images, "features", images, images)
     with pytest.raises(InputError, match="all alike"):
         truth.off_manifold(network, images, "features", images, images[:1].repeat(4, 1, 1, 1))
+    with pytest.raises(InputError, match="must be of the size of the images"):
+        truth.off_manifold(network, images, "features", images[..., :-1], pictures(4))
+    twice = nn.Sequential(relu := nn.ReLU(), nn.Conv2d(1, 2, 1), relu, nn.Flatten(), nn.Linear(32, 2))
+    with pytest.raises(LayerError, match="more than once"):
+        truth.off_manifold(twice, torch.rand(2, 1, 4, 4), "0", torch.rand(2, 1, 4, 4), torch.rand(4, 1, 4, 4))

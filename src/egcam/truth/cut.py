@@ -8,6 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError
+from egcam.models.axes import Axis, fits
+from egcam.models.capture import Probe
+from egcam.models.inputs import ExtraInputs
+from egcam.models.layers import resolve
+from egcam.models.reading import Reshape, as_reshape
+from egcam.models.restore import untouched
 
 
 class _Seen(BaseException):
@@ -19,19 +25,20 @@ class _Seen(BaseException):
 
 
 class _Half(nn.Module):
-    """A network and the name of the layer it is cut after."""
+    """A network and the name of the layer it is cut after, with where that has its channels."""
 
-    def __init__(self, model: nn.Module, layer: str) -> None:
+    def __init__(self, model: nn.Module, layer: str, axis: Axis) -> None:
         super().__init__()
         self.model = model
         self.layer = layer
+        self.axis = axis
 
 
 class Front(_Half):
     """What the layer outputs for images, of any size that the layers up to it take."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, K, h, w)."""
+        """(B, K, h, w), wherever the layer has its channels."""
 
         def see(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             raise _Seen(output)
@@ -49,6 +56,14 @@ class Front(_Half):
                 f"layer {self.layer!r} must run and output (N, channels, height, width), so that its map can be cut "
                 "and stitched; choose such a layer"
             )
+        if self.axis == "channels-last":
+            return found.movedim(-1, 1)
+        image = tuple(images.shape[2:])
+        if fits(tuple(found.shape[1:-1]), image) and not fits(tuple(found.shape[2:]), image):
+            raise LayerError(
+                f"layer {self.layer!r} outputs {tuple(found.shape)}, which looks like (N, height, width, channels): "
+                "pass axis='channels-last'"
+            )
         return found
 
 
@@ -56,7 +71,8 @@ class Tail(_Half):
     """The network's output for images, when the layer outputs other activations."""
 
     def forward(self, images: Tensor, activations: Tensor) -> Any:
-        """The model's own output; gradients flow into the activations alone."""
+        """The model's own output; gradients flow into the (B, K, h, w) activations alone."""
+        activations = activations.movedim(1, -1) if self.axis == "channels-last" else activations
         with_gradient, calls = torch.is_grad_enabled(), 0
 
         def put(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -78,6 +94,34 @@ class Tail(_Half):
                 return self.model(images)
         finally:
             handle.remove()
+
+
+class CellsInFront(nn.AvgPool2d):
+    """What a map is made at: it changes nothing, and as a pooling of single cells it says that channels come first."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+def axis_of_layer(model: nn.Module, layer: str, images: Tensor, reshape: Reshape | None = None) -> Axis:
+    """Where a layer that outputs maps has its channels; one that outputs anything else is refused.
+
+    Args:
+        model: the classifier.
+        layer: by name.
+        images: (N, C, H, W) that it takes.
+        reshape: "channels-first" or "channels-last", where it cannot be told.
+    """
+    (point,) = resolve(model, layer, str)
+    probe = Probe(model, [point], ExtraInputs(1), as_reshape(reshape))
+    with untouched(model, images.device):
+        found = probe.forward(images[:1], torch.zeros(1, dtype=torch.long, device="cpu")).raw[0]
+    if found.ndim != 4:
+        raise LayerError(
+            f"layer {layer!r} outputs {tuple(found.shape)}; choose one that outputs (N, channels, height, width) or "
+            "(N, height, width, channels), so that its map can be cut and stitched"
+        )
+    return "channels-first" if probe.channel_axis(point) == 1 else "channels-last"
 
 
 def module_at(model: nn.Module, layer: str) -> nn.Module:

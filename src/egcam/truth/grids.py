@@ -5,17 +5,21 @@ After Rao, Böhle and Schiele (2022), "Towards Better Understanding Attribution 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from egcam.errors import InputError
+from egcam.attribution.options import check_count
+from egcam.errors import InputError, TargetError
 from egcam.metrics.localization import share_inside
+from egcam.models.axes import Axis
+from egcam.models.reading import Reshape
 from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.rng import generator
-from egcam.truth.cut import Front, Tail
+from egcam.truth.cut import CellsInFront, Front, Tail, axis_of_layer
 from egcam.truth.trial import Trial
 
 
@@ -43,7 +47,7 @@ class Grids:
         return self.labels.gather(1, self.cells[:, None])[:, 0]
 
 
-def make_grids(images: Tensor, labels: Tensor, n: int = 2, count: int = 16, seed: int = 0) -> Grids:
+def make_grids(images: Tensor, labels: Tensor | Sequence[int], n: int = 2, count: int = 16, seed: int = 0) -> Grids:
     """Grids of n x n images of different classes, drawn at random; which cell is explained goes in turn.
 
     Example:
@@ -51,6 +55,13 @@ def make_grids(images: Tensor, labels: Tensor, n: int = 2, count: int = 16, seed
         >>> grids.images.shape, grids.masks[1, 0, :].tolist()
         (torch.Size([3, 3, 8, 8]), [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
     """
+    labels = torch.as_tensor(labels)
+    if images.ndim != 4:
+        raise InputError(f"images have the shape (N, C, H, W), not {tuple(images.shape)}")
+    for name, number in (("n", n), ("count", count)):
+        check_count(number, name, InputError)
+    if labels.shape != images.shape[:1]:
+        raise InputError(f"labels of shape {tuple(labels.shape)} for {len(images)} images; pass one class for each")
     classes = torch.unique(labels)
     if len(classes) < n * n:
         raise InputError(f"a grid of {n} x {n} images of different classes needs {n * n} classes, not {len(classes)}")
@@ -103,11 +114,12 @@ class Disconnected(nn.Module):
         layer: the layer, by name.
         n: cells along a side.
         full: DiFull, whose cells are apart from the pixels on; else DiPart, whose cells are apart from the layer on.
+        axis: "channels-first" if the layer outputs (N, K, h, w), "channels-last" if (N, h, w, K).
     """
 
-    def __init__(self, model: nn.Module, layer: str, n: int, full: bool) -> None:
+    def __init__(self, model: nn.Module, layer: str, n: int, full: bool, axis: Axis = "channels-first") -> None:
         super().__init__()
-        self.front, self.cells, self.tail = Front(model, layer), nn.Identity(), Tail(model, layer)
+        self.front, self.cells, self.tail = Front(model, layer, axis), CellsInFront(), Tail(model, layer, axis)
         self.n, self.full = n, full
 
     def forward(self, grids: Tensor) -> Tensor:
@@ -118,7 +130,13 @@ class Disconnected(nn.Module):
         return class_scores(self.tail(crops, seen), len(crops)).reshape(len(grids), -1)
 
 
-def difull_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None) -> Trial:
+def difull_trial(
+    model: nn.Module,
+    grids: Grids,
+    layer: str,
+    references: Tensor | None = None,
+    reshape: Reshape | None = None,
+) -> Trial:
     """DiFull: every head is disconnected from all cells but its own, at every layer.
 
         score = positive heat in the explained cell / positive heat in all cells
@@ -132,10 +150,16 @@ def difull_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor 
         >>> set(trial.scores("hires-cam").tolist()) <= {0.0, 1.0}
         True
     """
-    return _disconnected("difull", model, grids, layer, references)
+    return _disconnected("difull", model, grids, layer, references, reshape)
 
 
-def dipart_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None) -> Trial:
+def dipart_trial(
+    model: nn.Module,
+    grids: Grids,
+    layer: str,
+    references: Tensor | None = None,
+    reshape: Reshape | None = None,
+) -> Trial:
     """DiPart: the layers up to the explained one see the whole grid, every head its own cell. The score is DiFull's.
 
     Example:
@@ -144,17 +168,29 @@ def dipart_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor 
         >>> trial.score(trial.truth), trial.score(torch.ones(2, 8, 8))
         (tensor([1., 1.]), tensor([0.2500, 0.2500]))
     """
-    return _disconnected("dipart", model, grids, layer, references)
+    return _disconnected("dipart", model, grids, layer, references, reshape)
 
 
-def _disconnected(name: str, model: nn.Module, grids: Grids, layer: str, references: Tensor | None) -> Trial:
-    network = Disconnected(model, layer, grids.n, name == "difull")
+def _disconnected(
+    name: str, model: nn.Module, grids: Grids, layer: str, references: Tensor | None, reshape: Reshape | None
+) -> Trial:
+    axis = axis_of_layer(model, layer, cut_up(grids.images[:1], grids.n), reshape)
+    network = Disconnected(model, layer, grids.n, name == "difull", axis)
     with untouched(network, grids.images.device), torch.no_grad():
         classes = network(grids.images[:1]).shape[1] // grids.n**2
+    lowest, highest = int(grids.labels.min()), int(grids.labels.max())
+    if lowest < 0 or highest >= classes:
+        raise TargetError(f"labels are {lowest} to {highest}, and the network has the classes 0 to {classes - 1}")
     return _trial(name, network, "cells", grids, grids.cells * classes + grids.explained, references)
 
 
-def gridpg_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None) -> Trial:
+def gridpg_trial(
+    model: nn.Module,
+    grids: Grids,
+    layer: str,
+    references: Tensor | None = None,
+    reshape: Reshape | None = None,
+) -> Trial:
     """The grid pointing game (Böhle et al., 2021): the unchanged network, which must take images of the grid's size.
 
     The score is DiFull's, for the class of one cell. Nothing keeps the network from looking at the other cells, so 1 is
@@ -167,7 +203,7 @@ def gridpg_trial(model: nn.Module, grids: Grids, layer: str, references: Tensor 
         >>> bool((trial.targets == grids.explained).all()), trial.scores("centre").shape
         (True, torch.Size([2]))
     """
-    return _trial("gridpg", model, layer, grids, grids.explained, references)
+    return replace(_trial("gridpg", model, layer, grids, grids.explained, references), reshape=reshape)
 
 
 def _trial(name: str, model: nn.Module, layer: str, grids: Grids, targets: Tensor, references: Tensor | None) -> Trial:

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from egcam.errors import InputError
 from egcam.imageops import in_double
+from egcam.models.capture import Probe
+from egcam.models.inputs import ExtraInputs
+from egcam.models.layers import resolve
+from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import untouched
 from egcam.rng import generator
-from egcam.truth.cut import Front
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _AT_ONCE = 32  # images in a pass
@@ -56,6 +59,7 @@ def off_manifold(
     references: Tensor,
     real: Tensor,
     shares: Sequence[float] = SHARES,
+    reshape: Reshape | None = None,
 ) -> OffManifold:
     """How far points between references and images lie from real activations, for each path.
 
@@ -69,10 +73,11 @@ def off_manifold(
     Args:
         model: the classifier.
         images: (N, C, H, W).
-        layer: by name; it outputs (N, K, h, w).
+        layer: by name; tokens that belong to no place of the image, such as a class token, are left out.
         references: (M, C, H, W); image n goes with reference n modulo M.
         real: (R, C, H, W) real images, at least four, of the same data.
         shares: the values of a.
+        reshape: how the layer's output becomes maps, if it is none; see `egcam.Explainer`.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
@@ -82,8 +87,13 @@ def off_manifold(
     """
     if len(real) < 4:
         raise InputError(f"{len(real)} real images say nothing of how activations spread; pass at least four")
+    if not len(references) or references.shape[1:] != images.shape[1:] or real.shape[1:] != images.shape[1:]:
+        raise InputError(
+            f"references {tuple(references.shape)} and real images {tuple(real.shape)} must be of the size of the "
+            f"images, {tuple(images.shape)}, and at least one each"
+        )
     with untouched(model, images.device), torch.no_grad():
-        front = _in_parts(Front(model, layer).eval())
+        front = _maps_at(model, layer, images, reshape)
         known, held_out = front(real[0::2]), front(real[1::2])
         measure = _distance_from(known)
         usual = float(measure(held_out).mean())
@@ -103,9 +113,20 @@ def off_manifold(
         return OffManifold(tuple(shares), departure(held_out), by_path)
 
 
-def _in_parts(front: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The same for many images, a few at once."""
-    return lambda images: torch.cat([front(some) for some in torch.split(images, _AT_ONCE)])
+def _maps_at(model: nn.Module, layer: str, images: Tensor, reshape: Reshape | None) -> Callable[[Tensor], Tensor]:
+    """From any number of images to what the layer outputs for them, (N, K, h, w)."""
+    (point,) = resolve(model, layer, str)
+    probe = Probe(model, [point], ExtraInputs(1), as_reshape(reshape))
+
+    def of_first(count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.long, device="cpu")
+
+    probe.forward(images[:1], of_first(1))  # to its end, which refuses a layer that runs twice
+
+    def maps(images: Tensor) -> Tensor:
+        return torch.cat([probe.features(some, of_first(len(some)))[0] for some in torch.split(images, _AT_ONCE)])
+
+    return maps
 
 
 def _mixed(here: Tensor, there: Tensor, share: float) -> Tensor:

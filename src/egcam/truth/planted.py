@@ -107,10 +107,9 @@ def patch_decides(
     """How far a patch, and nothing but the patch, decides whether a network says `label`; and (N,) for which images.
 
     Example:
-        >>> net = nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-        >>> found, by_image = patch_decides(net, torch.zeros(4, 3, 8, 8), label=1)
-        >>> found.is_sure, by_image.shape
-        (False, torch.Size([4]))
+        >>> says_nothing = nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        >>> patch_decides(says_nothing, torch.zeros(4, 3, 8, 8), label=1)
+        (Decided(with_patch=0.0, without=1.0), tensor([False, False, False, False]))
     """
     with untouched(model, images.device):
         with_patch = _logits(model, plant(images, seed, patch).images).argmax(1) == label

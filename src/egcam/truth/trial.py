@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from egcam.attribution.registry import create, takes
 from egcam.errors import NonFiniteMapWarning, ZeroMapWarning
+from egcam.models.reading import Reshape
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Trial:
         truth: (N, H, W) the answer: positive where the evidence is, negative where evidence against it is, 0 elsewhere.
         references: (M, C, H, W) for methods that use references.
         score: from signed maps (N, h, w) to (N,) scores.
+        reshape: how the layer's output becomes maps, if it is none; see `egcam.Explainer`.
     """
 
     name: str
@@ -38,10 +40,13 @@ class Trial:
     truth: Tensor
     references: Tensor
     score: Callable[[Tensor], Tensor]
+    reshape: Reshape | None = None
 
     def maps(self, method: str, **options: Any) -> Tensor:
         """(N, h, w) signed maps of a method by name, at the trial's layer and with its references."""
-        usual = {"layer": self.layer, "reference": self.references, "signed": True}
+        usual: dict[str, Any] = {"layer": self.layer, "reference": self.references, "signed": True}
+        if self.reshape is not None:
+            usual["reshape"] = self.reshape
         given = {key: value for key, value in usual.items() if key in takes(method)}
         explainer = create(method, self.model, **{**given, **options})
         with warnings.catch_warnings():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from egcam.attribution.options import is_whole
 from egcam.errors import InputError
+from egcam.models.axes import Axis
+from egcam.models.inputs import check_images
+from egcam.models.reading import Reshape
 from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
-from egcam.truth.cut import Front, Tail
+from egcam.truth.cut import CellsInFront, Front, Tail, axis_of_layer
 from egcam.truth.trial import Trial
 
 
@@ -19,20 +23,21 @@ class Walled(nn.Module):
         model: any classifier; it is not changed.
         layer: the layer, by name.
         rows: how many rows of the layer's map are hidden.
+        axis: "channels-first" if the layer outputs (N, K, h, w), "channels-last" if (N, h, w, K).
 
     Explain it at "cells", the layer in front of the wall.
     """
 
-    def __init__(self, model: nn.Module, layer: str, rows: int) -> None:
+    def __init__(self, model: nn.Module, layer: str, rows: int, axis: Axis = "channels-first") -> None:
         super().__init__()
-        self.front, self.cells, self.tail = Front(model, layer), nn.Identity(), Tail(model, layer)
+        self.front, self.cells, self.tail = Front(model, layer, axis), CellsInFront(), Tail(model, layer, axis)
         self.rows = rows
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, classes)."""
         cells: Tensor = self.cells(self.front(images))
         height = cells.shape[2]
-        if not 0 < self.rows < height:
+        if not is_whole(self.rows) or not 0 < self.rows < height:
             raise InputError(f"{self.rows} hidden rows of a map of {height}: some must be hidden and some seen")
         seen = torch.arange(height, device=cells.device) < height - self.rows
         return class_scores(self.tail(images, torch.where(seen[:, None], cells, 0)), len(images))
@@ -46,11 +51,19 @@ def dead_heat(maps: Tensor, rows: int) -> Tensor:
         tensor([0.6000])
     """
     heat = maps.clamp(min=0)
-    dead, whole = (part.square().sum((1, 2)).sqrt() for part in (heat[:, -rows:], heat))
+    hidden = heat[:, heat.shape[1] - rows :]
+    dead, whole = (part.square().sum((1, 2)).sqrt() for part in (hidden, heat))
     return dead / whole
 
 
-def walls_trial(model: nn.Module, images: Tensor, layer: str, rows: int, references: Tensor | None = None) -> Trial:
+def walls_trial(
+    model: nn.Module,
+    images: Tensor,
+    layer: str,
+    rows: int,
+    references: Tensor | None = None,
+    reshape: Reshape | None = None,
+) -> Trial:
     """The test of Taimeskhanov, Sicre and Garreau (2024), "CAM-Based Methods Can See through Walls", for any network.
 
         score = |map in the rows that the head cannot see|_2 / |map|_2,   0 is right
@@ -62,9 +75,10 @@ def walls_trial(model: nn.Module, images: Tensor, layer: str, rows: int, referen
     Args:
         model: the classifier.
         images: (N, C, H, W).
-        layer: by name; it outputs (N, K, h, w).
+        layer: by name; it outputs (N, K, h, w) or (N, h, w, K).
         rows: how many of its h rows are hidden, from below.
         references: for methods that take some; the images themselves unless given.
+        reshape: "channels-first" or "channels-last", where that cannot be told.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
@@ -72,12 +86,13 @@ def walls_trial(model: nn.Module, images: Tensor, layer: str, rows: int, referen
         >>> trial.scores("hires-cam").nan_to_num().tolist()
         [0.0, 0.0]
     """
-    walled = Walled(model, layer, rows)
+    images = check_images(images, model)
+    walled = Walled(model, layer, rows, axis_of_layer(model, layer, images, reshape))
     with untouched(walled, images.device), torch.no_grad():
         targets = walled(images).argmax(1)
         height = walled.front(images[:1]).shape[2]
     truth = torch.ones_like(images[:, 0])
-    truth[:, -round(images.shape[2] * rows / height) :] = 0
+    truth[:, images.shape[2] - round(images.shape[2] * rows / height) :] = 0
 
     def score(maps: Tensor) -> Tensor:
         if maps.shape[1] != height:
