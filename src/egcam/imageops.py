@@ -72,6 +72,27 @@ def interpolated(values: Tensor, size: Sequence[int], align_corners: bool = Fals
     return functional.interpolate(values, size=tuple(size), mode=mode, align_corners=align_corners)
 
 
+def area_mean(values: Tensor, size: Sequence[int]) -> Tensor:
+    """(…, *size) the mean of (…, H, W) over each cell of a coarser grid, or a finer one, by exact areas.
+
+    `adaptive_avg_pool2d` is the same where the sizes divide; elsewhere its windows overlap.
+
+    Example:
+        >>> area_mean(torch.tensor([[0.0, 3.0, 6.0]]), [2]), area_mean(torch.tensor([[2.0, 4.0]]), [4])
+        (tensor([[1., 5.]]), tensor([[2., 2., 4., 4.]]))
+    """
+    for axis, cells in enumerate(size, start=values.ndim - len(size)):
+        pixels = values.shape[axis]
+        if cells == pixels:
+            continue
+        edges = torch.arange(cells + 1, dtype=torch.float64, device="cpu") * pixels / cells
+        left = torch.arange(pixels, dtype=torch.float64, device="cpu")
+        within = torch.minimum(edges[1:, None], left + 1) - torch.maximum(edges[:-1, None], left)
+        shares = (within.clamp(min=0) * cells / pixels).to(values)
+        values = torch.tensordot(values, shares, dims=([axis], [1])).movedim(-1, axis)
+    return values
+
+
 def upsampled(maps: Tensor, size: Sequence[int]) -> Tensor:
     """(N, *s) maps at another size: linear along every axis, corners not aligned.
 

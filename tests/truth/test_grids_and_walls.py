@@ -192,6 +192,14 @@ def test_share_inside() -> None:
     torch.testing.assert_close(truth.share_inside(maps, mask, whole_cells=True), torch.tensor([0.5, 0.0]))
 
 
+def test_the_share_inside_is_by_exact_areas_where_cells_do_not_divide_the_image() -> None:
+    band = torch.zeros(1, 10, 10)
+    band[:, 4:6] = 1
+    torch.testing.assert_close(truth.share_inside(torch.ones(1, 3, 3), band), torch.tensor([0.2]))
+    middle = torch.tensor([[[0.0] * 3, [1.0] * 3, [0.0] * 3]])  # the third from 3.33 to 6.67, of which 2 are masked
+    torch.testing.assert_close(truth.share_inside(middle, band), torch.tensor([0.6]))
+
+
 def test_what_is_refused() -> None:
     net, pictures = network(), images()
     with pytest.raises(InputError, match="some must be hidden"):

@@ -15,10 +15,11 @@ from egcam.attribution.explainer import Explainer
 from egcam.attribution.maps import Maps
 from egcam.attribution.options import Common
 from egcam.attribution.task import Task
-from egcam.errors import LayerError
+from egcam.errors import InputError, LayerError
 from egcam.imageops import in_double
 from egcam.models.cells import Cells
-from egcam.models.inputs import check_images
+from egcam.models.dimensions import dimensions_of
+from egcam.models.inputs import check_images, plain_model
 from egcam.models.layers import Layer
 from egcam.models.replay import Replay
 from egcam.models.targets import Target
@@ -77,6 +78,7 @@ def play_with_cells(
         common: as of `egcam.Explainer`.
     """
     common["signed"] = True
+    common["dimensions"] = dimensions_of(plain_model(model), images, common.get("dimensions"))
     game = _Game(model, layer, references, play, **common)
     game(images, target)
     return torch.stack(game.played)
@@ -91,7 +93,7 @@ class _Game(Explainer):
         self, model: nn.Module, layer: Layer, references: Tensor, play: Play, **common: Unpack[Common]
     ) -> None:
         super().__init__(model, layer, **common)
-        self.references = check_images(references, self.model)
+        self.references = check_images(references, self.model, self.dimensions or 2)
         self.play = play
         self.played: list[Tensor] = []
 
@@ -109,6 +111,9 @@ class _Game(Explainer):
 
     def _at_references(self, task: Task) -> Tensor:
         """(M, …) what the layer outputs for the references."""
+        own, theirs = tuple(task.images.shape[1:]), tuple(self.references.shape[1:])
+        if own != theirs:
+            raise InputError(f"references are {theirs} and images {own}; pass references of the images' size")
         found: list[Tensor] = []
         parts: Sequence[Tensor] = torch.split(self.references.to(task.images), task.batch_size)
         for some in parts:

@@ -417,6 +417,7 @@ class Explainer(ABC):
             outputs=known([task.outputs for task in tasks]),
             described=described,
             weights_checksum=tasks[0].probe.weights.checksum,
+            reshape=self._reshape,
         )
 
     def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from egcam.drawing.palette import OPACITY
 from egcam.errors import InputError, MethodError
-from egcam.imageops import Size, heatmaps, of_dimension
+from egcam.imageops import Size, area_mean, heatmaps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from egcam.attribution.own_colours import Colour
     from egcam.attribution.regions import Box
     from egcam.models.preprocessing import Preprocessing
+    from egcam.models.reading import Reshape
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +86,7 @@ class Explanation:
         preprocessing: how a `Classifier` normalised the images, if one did; for drawing, not saved.
         weights_checksum: the first digits of a sha256 of the model's weights; large tensors are read in part.
         image_checksums: checksums of the images, if the explanation was loaded without them.
+        reshape: how the layer's output was made a map, if that was said; not saved.
     """
 
     maps: Tensor
@@ -108,6 +110,7 @@ class Explanation:
     preprocessing: Preprocessing | None = field(default=None, repr=False)
     weights_checksum: str | None = None
     image_checksums: tuple[str, ...] | None = None
+    reshape: Reshape | None = field(default=None, repr=False)
 
     @cached_property
     def heatmaps(self) -> Tensor:
@@ -188,7 +191,7 @@ class Explanation:
         if tuple(mask.shape[-axes:]) != self.size or mask.ndim not in (axes, axes + 1):
             raise InputError(f"the mask is {tuple(mask.shape)}; it must be {self.size}, or one of that size per image")
         inside = mask.to(attributions.device, attributions.dtype).reshape(-1, 1, *self.size)
-        covered = of_dimension("adaptive_avg_pool", axes)(inside, tuple(attributions.shape[-axes:]))[:, 0]
+        covered = area_mean(inside, attributions.shape[-axes:])[:, 0]
         shares: Tensor = attributions * (covered[0] if mask.ndim == axes or self.is_single else covered)
         return shares.sum(tuple(range(-axes, 0)))
 

@@ -286,6 +286,7 @@ class _Explained:
         self._cases: dict[tuple[int, ...], Case] = {}
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
         self._layer: str | None = None
+        self._reshape: Reshape | None = None
         self.faults: dict[int, Fault] = {}
         for part in chunks(len(case.images), case.batch_size):
             rows = tuple(range(part.start, part.stop))
@@ -303,7 +304,7 @@ class _Explained:
         made = made_by(self._explainer, images, of_images(asked, rows), own, warn=True)
         maps = maps_in(made, images)
         coarse = getattr(made, "maps", maps)
-        self._layer = getattr(made, "layer", None)
+        self._layer, self._reshape = getattr(made, "layer", None), getattr(made, "reshape", None)
         kind = torch.float32 if case.images.dtype in (torch.float16, torch.bfloat16) else case.images.dtype
         self._made |= {row: (maps[place].to(kind), coarse[place].detach()) for place, row in enumerate(rows)}
 
@@ -336,7 +337,7 @@ class _Explained:
     def _at_layer(self, rows: tuple[int, ...]) -> AtLayer | None:
         coarse = [self._made[row][1] for row in rows]
         same = len({one.shape for one in coarse}) == 1
-        return AtLayer(torch.stack(coarse).to(self._case.images), self._layer) if same else None
+        return AtLayer(torch.stack(coarse).to(self._case.images), self._layer, self._reshape) if same else None
 
     def scores(self, one: Metric) -> tuple[dict[int, float], dict[int, str], float, dict[int, Fault]]:
         """Values and causes of missing values by image, seconds per image, and what failed; alone, if not together."""

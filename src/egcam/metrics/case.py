@@ -22,6 +22,7 @@ from egcam.metrics.undefined import Causes
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.dimensions import dimensions_of
 from egcam.models.inputs import ExtraInputs, FromList, is_listed
+from egcam.models.reading import Reshape
 from egcam.models.rows import check_rows
 from egcam.models.targets import Score, Target, known_classes, of_images
 
@@ -39,10 +40,17 @@ class _Network:
 
 @dataclass(frozen=True)
 class AtLayer:
-    """(N, h, w) maps before they were enlarged, and the layer they were made at; None if it is not known."""
+    """(N, h, w) maps before they were enlarged, and where they were made, as far as that is known.
+
+    Attributes:
+        maps: (N, h, w).
+        layer: the layer's name.
+        reshape: how its output was made a map, if that was said.
+    """
 
     maps: Tensor
     layer: str | None = None
+    reshape: Reshape | None = None
 
 
 class Case:
@@ -199,8 +207,8 @@ class Case:
         maps, layer = getattr(made, "maps", None), getattr(made, "layer", None)
         if isinstance(maps, Tensor) and getattr(made, "is_single", False):
             maps = maps[None]
-        if isinstance(maps, Tensor) and maps.ndim == 3:
-            return AtLayer(maps.detach().to(self.maps), layer)
+        if isinstance(maps, Tensor) and maps.ndim == self.maps.ndim:
+            return AtLayer(maps.detach().to(self.maps), layer, getattr(made, "reshape", None))
         return AtLayer(self.own_maps)
 
     @cached_property

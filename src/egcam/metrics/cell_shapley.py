@@ -18,10 +18,11 @@ from egcam.errors import InputError
 from egcam.imageops import in_double
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
-from egcam.metrics.layer_space import played_with_others, usable_rows
+from egcam.metrics.layer_space import on_cells, played_with_others, reshape_of, usable_rows
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
 from egcam.models.layers import Layer
+from egcam.models.reading import Reshape
 from egcam.models.targets import Score, Target
 from egcam.rng import generator
 
@@ -74,6 +75,8 @@ def cell_shapley(
         >>> values.shape, torch.allclose(values.sum((1, 2)), rise)
         (torch.Size([1, 2, 2]), True)
     """
+    if not isinstance(references, Tensor):
+        raise InputError(f"references are images (M, C, H, W) that fill absent cells, not {type(references).__name__}")
     if not is_whole(permutations) or permutations < len(references):
         raise InputError(
             f"permutations is {permutations!r} and there are {len(references)} references; every reference needs at "
@@ -147,6 +150,7 @@ class ShapleyAgreement(Metric):
         measure: "pearson", "rank" or "cosine".
         score: "logit", "probability" or "sigmoid".
         seed: of the permutations.
+        reshape: how the layer's output becomes maps, if it is none; None is as the map was made.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval()
@@ -161,6 +165,7 @@ class ShapleyAgreement(Metric):
     measure: Literal["pearson", "rank", "cosine"] = "pearson"
     score: Score = "logit"
     seed: int = 0
+    reshape: Any = None
 
     def scores(self, case: Case) -> Tensor:
         """(N,) the correlations."""
@@ -176,30 +181,31 @@ class ShapleyAgreement(Metric):
         if layer is not None and " + " in layer:
             raise InputError(f"the maps are of several layers, {layer}, and cells are of one: set layer")
         values = self._values(case, rows, layer)
-        maps = made.maps[rows]
-        if maps.shape[1:] != values.shape[1:]:
-            maps = functional.adaptive_avg_pool2d(maps[:, None], (values.shape[1], values.shape[2]))[:, 0]
+        maps = on_cells(case, rows, values.shape[1:])
         scores[rows] = getattr(cell_agreement(maps, values), self.measure).to(scores)
         return scores
 
     def _values(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
         """(n, h, w) the Shapley values of the images at some rows."""
         if len(rows) == len(case.images):
-            return case.once_for_any_map(self._key(layer), lambda: self._found(case, rows, layer))
+            key = self._key(layer, reshape_of(case, layer, self.reshape))
+            return case.once_for_any_map(key, lambda: self._found(case, rows, layer))
         return self._found(case, rows, layer)
 
     def _found(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
         def play(swaps: CellSwaps, own: range) -> Tensor:
             return _shapley_values(swaps, own, self.permutations, self.seed)
 
-        return played_with_others(case, rows, layer, self.references, self.most, self.score, play)
+        reshape = reshape_of(case, layer, self.reshape)
+        return played_with_others(case, rows, layer, self.references, self.most, self.score, reshape, play)
 
-    def _key(self, layer: str | None) -> Hashable:
-        return work_key(self.name, layer, self.references, self.most, self.permutations, self.score, self.seed)
+    def _key(self, layer: str | None, reshape: Reshape | None) -> Hashable:
+        how = (self.references, self.most, self.permutations, self.score, self.seed)
+        return work_key(self.name, layer, reshape, *how)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""
-        return CLEAN, Work(self._key(self.layer), 2 + self.most, any_map=True)
+        return CLEAN, Work(self._key(self.layer, self.reshape), 2 + self.most, any_map=True)
 
 
 shapley_agreement = ShapleyAgreement.function
@@ -232,7 +238,7 @@ def cell_agreement(maps: Tensor, shapley: Tensor) -> CellAgreement:
         >>> cell_agreement(2 * truth, truth).pearson, cell_agreement(truth**3, truth).rank
         (tensor([1.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     """
-    if maps.shape != shapley.shape or maps.ndim != 3:
+    if maps.shape != shapley.shape or not 2 <= maps.ndim <= 4:
         raise InputError(
             f"maps of shape {tuple(maps.shape)} cannot be compared with Shapley values of shape "
             f"{tuple(shapley.shape)}; both are (N, h, w) at the same layer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -14,11 +15,12 @@ from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
 from egcam.attribution.options import Common
 from egcam.attribution.references import photographs
 from egcam.errors import InputError
-from egcam.imageops import of_dimension
+from egcam.imageops import area_mean
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.perturb import Curve, relevance_ranks
 from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.models.reading import Reshape
 from egcam.models.targets import Score, of_images
 
 
@@ -41,6 +43,7 @@ def played_with_others(
     references: Any,
     most: int,
     score: Score,
+    reshape: Reshape | None,
     play: Callable[[CellSwaps, range], Tensor],
 ) -> Tensor:
     """What `play` finds of the images at some rows, one after the other.
@@ -55,8 +58,31 @@ def played_with_others(
         first = 0 if shared else most * swaps.row
         return play(swaps, range(first, min(first + most, swaps.references)))
 
-    common: Common = {"score": score, "classes": case.names, "batch_size": case.batch_size}
+    common: Common = {
+        "score": score,
+        "classes": case.names,
+        "batch_size": case.batch_size,
+        "reshape": reshape,
+        "dimensions": images.ndim - 2,
+    }
     return play_with_cells(case.model, images, layer, others, with_own, of_images(case.asked, rows), **common)
+
+
+def reshape_of(case: Case, layer: str | None, said: Reshape | None) -> Reshape | None:
+    """How a layer's output becomes maps: as said, else as the case's maps were made, if they are of that layer."""
+    made = case.at_layer
+    return made.reshape if said is None and layer == made.layer else said
+
+
+def on_cells(case: Case, rows: Tensor, size: Sequence[int]) -> Tensor:
+    """(n, *size) the maps at some rows as a layer's cells have them.
+
+    A map of that size counts as it was made, one of another size is averaged over each cell: a coarser one after it was
+    enlarged.
+    """
+    made = case.at_layer.maps
+    is_coarser = any(ours < cells for ours, cells in zip(made.shape[1:], size, strict=True))
+    return area_mean((case.maps if is_coarser else made)[rows], size)
 
 
 def _photographs_for(images: Tensor, most: int) -> Tensor:
@@ -75,6 +101,7 @@ class _LayerCurve(Metric):
     most: int = 4
     steps: int = 16
     score: Score = "probability"
+    reshape: Any = None
 
     _inserts: ClassVar[bool]
 
@@ -85,12 +112,19 @@ class _LayerCurve(Metric):
         rows = usable_rows(case, self.name)
         scores = torch.full((len(case.images), self.steps + 1), torch.nan).to(case.maps)
         if len(rows):
-            maps = case.maps[rows]
+            made = case.at_layer
+            # A layer that had to be made a map in a special way is the one to play with: no other may have one.
+            own_layer = self.layer is None and made.reshape is not None
+            layer = made.layer if own_layer else self.layer
+
+            @cache
+            def maps(size: tuple[int, ...]) -> Tensor:
+                return on_cells(case, rows, size)
 
             def play(swaps: CellSwaps, own: range) -> Tensor:
-                return self._swapped(swaps, maps[swaps.row], own)
+                return self._swapped(swaps, maps(swaps.size)[swaps.row], own)
 
-            how = (self.layer, self.references, self.most, self.score)
+            how = (layer, self.references, self.most, self.score, reshape_of(case, layer, self.reshape))
             scores[rows] = played_with_others(case, rows, *how, play).to(scores)
         fractions = torch.arange(self.steps + 1).to(scores) / self.steps
         return Curve(fractions.expand_as(scores), scores)
@@ -98,8 +132,7 @@ class _LayerCurve(Metric):
     def _swapped(self, swaps: CellSwaps, relevance: Tensor, references: range) -> Tensor:
         """(steps + 1,) the mean over references."""
         cells = prod(swaps.size)
-        coarse = of_dimension("adaptive_avg_pool", len(swaps.size))(relevance[None], swaps.size)
-        place = relevance_ranks(coarse).flatten().cpu()
+        place = relevance_ranks(relevance[None]).flatten().cpu()
         counts = torch.tensor([round(step * cells / self.steps) for step in range(self.steps + 1)])
         chosen = place < counts[:, None]
         kept = chosen if self._inserts else ~chosen
@@ -131,15 +164,17 @@ class LayerInsertion(_LayerCurve):
     Every cell always comes from a real image, so nothing is blacked out or blurred, and only what follows the layer is
     run.
 
-    Conventions: the map is averaged over each cell; ties in reading order. Without `references` the photographs that
+    Conventions: a map of the layer's size counts as it was made, another is averaged over each cell; ties in reading
+    order. Without `references` the photographs that
     come with the package take their place.
 
     Attributes:
-        layer: by name; None is found as for any method.
+        layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
         references: (M, C, H, W) images, preprocessed as the model expects; None is photographs.
         most: how many references are used for an image.
         steps: of the curve.
         score: "probability", "logit" or "sigmoid".
+        reshape: how the layer's output becomes maps, if it is none; None is as the map was made.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),
@@ -167,11 +202,12 @@ class LayerDeletion(_LayerCurve):
     The reverse of `layer_insertion`, with the same conventions.
 
     Attributes:
-        layer: by name; None is found as for any method.
+        layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
         references: (M, C, H, W) images, preprocessed as the model expects; None is photographs.
         most: how many references are used for an image.
         steps: of the curve.
         score: "probability", "logit" or "sigmoid".
+        reshape: how the layer's output becomes maps, if it is none; None is as the map was made.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),

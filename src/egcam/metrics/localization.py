@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import InputError
-from egcam.imageops import of_dimension
+from egcam.imageops import area_mean, of_dimension
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.registry import Metric, register
@@ -293,8 +293,9 @@ def share_inside(maps: Tensor, masks: Tensor, whole_cells: bool = False) -> Tens
     """
     if maps.ndim != 3 or len(maps) != len(masks):
         raise InputError(f"maps of shape {tuple(maps.shape)} do not go with masks of shape {tuple(masks.shape)}")
-    pool = functional.adaptive_max_pool2d if whole_cells else functional.adaptive_avg_pool2d
-    inside = pool(masks.to(maps)[:, None], (maps.shape[-2], maps.shape[-1]))[:, 0]
+    size, masks = (maps.shape[-2], maps.shape[-1]), masks.to(maps)
+    # The windows of this pooling are the pixels that a cell touches.
+    inside = functional.adaptive_max_pool2d(masks[:, None], size)[:, 0] if whole_cells else area_mean(masks, size)
     heat = maps.clamp(min=0).flatten(1)
     total = heat.sum(1)
     share = (heat * inside.flatten(1)).sum(1) / torch.where(total > 0, total, 1.0)
