@@ -9,7 +9,7 @@ import torch
 import egcam
 from egcam.attribution import registry
 from egcam.errors import MethodError
-from egcam.evaluation.controls import not_ahead_of_controls
+from egcam.evaluation.controls import not_ahead, not_ahead_of_controls
 from egcam.evaluation.score import Score
 from egcam.evaluation.table import Table
 from support.networks import perceptron_head, pictures
@@ -46,6 +46,27 @@ def test_formulas() -> None:
     torch.testing.assert_close(edges, torch.tensor([12.0, 16, 12], dtype=torch.float64).expand(4, 3))
 
 
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_signals_and_volumes_have_controls_over_all_their_axes(dimensions: int) -> None:
+    kind = {1: torch.nn.Conv1d, 3: torch.nn.Conv3d}[dimensions]
+    size = (5, 7, 9)[:dimensions]
+    net = torch.nn.Sequential(kind(2, 3, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(2))
+    ramp = 2.0 * torch.arange(size[-1]).float().expand(2, 2, *size).clone()
+    net(ramp)
+    found = {
+        name: egcam.explain(net.eval(), ramp, name, 0, layer="1", signed=True, dimensions=dimensions).maps
+        for name in CONTROLS
+    }
+    assert {tuple(made.shape) for made in found.values()} == {(2, *size)}
+    far = [(np.arange(side) + 0.5) / side - 0.5 for side in size]
+    bump = np.exp(-sum(np.square(one) for one in np.meshgrid(*far, indexing="ij")) / (2 * 0.25**2))
+    torch.testing.assert_close(found["centre"][0], torch.from_numpy(bump).float())
+    inner = found["edges"][0].reshape(-1, size[-1])[
+        :, 1:-1
+    ]  # a slope of 2 over two pixels, times 4 for each other axis
+    torch.testing.assert_close(inner, torch.full_like(inner, 4.0 * 4 ** (dimensions - 1)))
+
+
 def test_random_maps_depend_on_image_and_seed_alone() -> None:
     images = pictures(2)
     found = maps("random", images)
@@ -64,15 +85,15 @@ def test_lists_leave_them_out() -> None:
 
 
 def made(scores: dict[str, list[float]], metric: str = "insertion") -> Table:
-    rows = (Score("", image, name, metric, scores[name][image], 0.0) for name in scores for image in range(4))
+    rows = (Score("", image, name, metric, scores[name][image], 0.0) for name in scores for image in range(8))
     return Table(tuple(rows), tuple(scores), (metric,))
 
 
 SCORES = {
-    "grad-cam": [0.8, 0.9, 0.7, 0.8],
-    "layer-cam": [0.9, 0.1, 0.9, 0.1],
-    "centre": [0.3, 0.4, 0.3, 0.2],
-    "random": [0.1, 0.1, 0.2, 0.1],
+    "grad-cam": [0.8, 0.9, 0.7, 0.8] * 2,
+    "layer-cam": [0.9, 0.1, 0.9, 0.1] * 2,
+    "centre": [0.3, 0.4, 0.3, 0.2] * 2,
+    "random": [0.1, 0.1, 0.2, 0.1] * 2,
 }
 
 
@@ -84,6 +105,19 @@ def test_what_does_not_beat_every_control_is_marked() -> None:
     assert "| grad-cam | **0.8000** |" in table.to_markdown()
     assert "° is not shown to be better than each control (centre, random)" in table.to_markdown()
     assert r"\underline{0.5000}$^\circ$" in table.to_latex()
+
+
+def test_noise_seldom_beats_a_control_however_few_the_images() -> None:
+    source = np.random.default_rng(0)
+    for images in (2, 3, 5, 6, 9):
+        drawn = [{"grad-cam": source.random(images), "random": source.random(images)} for _ in range(200)]
+        beaten = np.mean([not not_ahead(scores, True) for scores in drawn])
+        assert beaten == 0 if images < 6 else beaten < 0.05
+
+
+def test_a_control_without_scores_is_not_said_to_be_beaten() -> None:
+    text = made({**SCORES, "random": [np.nan] * 8}).to_markdown()
+    assert "each control (centre)" in text
 
 
 def test_without_controls_nothing_is_said() -> None:

@@ -24,7 +24,7 @@ METHODS = ["hires-cam", "grad-cam", "cam", "random", "centre"]
 @pytest.fixture(scope="module")
 def trials() -> list[truth.Trial]:
     """Two tests that need no trained network."""
-    wall = truth.walls_trial(truth.ShapesNetwork().eval(), truth.draw_shapes(3).images, "features", rows=4)
+    wall = truth.walls_trial(truth.ShapesNetwork().eval(), truth.draw_shapes(6).images, "features", rows=4)
     return [wall, *truth.unit_trials("positive", count=2)]
 
 
@@ -60,10 +60,10 @@ def test_controls_are_named_and_what_does_not_beat_them_is_marked(found: TruthTa
         ("grad-cam", "random"),
         {"a": "higher", "b": "lower"},
         {
-            ("grad-cam", "a"): np.array([0.9, 0.8, 0.9]),
-            ("random", "a"): np.array([0.1, 0.2, 0.1]),
-            ("grad-cam", "b"): np.array([0.2, 0.3, 0.1]),
-            ("random", "b"): np.array([0.1, 0.2, 0.2]),
+            ("grad-cam", "a"): np.array([0.9, 0.8, 0.9] * 2),
+            ("random", "a"): np.array([0.1, 0.2, 0.1] * 2),
+            ("grad-cam", "b"): np.array([0.2, 0.3, 0.1] * 2),
+            ("random", "b"): np.array([0.1, 0.2, 0.2] * 2),
         },
         {},
         {},

@@ -21,11 +21,11 @@ from egcam.attribution.options import Common
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.errors import MethodError
-from egcam.imageops import in_double
+from egcam.imageops import along, in_double, of_dimension
 from egcam.models.layers import Layer
 from egcam.rng import generator
 
-_SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
+_SLOPE, _SMOOTH = (-1.0, 0.0, 1.0), (1.0, 2.0, 1.0)  # a Sobel kernel is one along an axis, the other along all others
 
 
 class _Control(Explainer):
@@ -37,7 +37,7 @@ class _Control(Explainer):
 
     @abstractmethod
     def _control_maps(self, images: Tensor, activations: Tensor) -> Tensor:
-        """(n, h, w) for images (n, C, H, W) and activations (n, K, h, w)."""
+        """(n, h, w) for images (n, C, H, W) and activations (n, K, h, w); of signals and volumes accordingly."""
 
 
 @register(
@@ -58,9 +58,7 @@ class RandomMap(_Control):
         self.seed = seed
 
     def _control_maps(self, images: Tensor, activations: Tensor) -> Tensor:
-        return torch.stack([self._drawn(image, activations.shape[-2:]) for image in images]).to(
-            wide_enough(activations)
-        )
+        return torch.stack([self._drawn(image, activations.shape[2:]) for image in images]).to(wide_enough(activations))
 
     def _drawn(self, image: Tensor, size: torch.Size) -> Tensor:
         pixels = in_double(image)
@@ -79,7 +77,10 @@ class RandomMap(_Control):
     line=("grey", ":", "+"),
 )
 class CentreMap(_Control):
-    """exp( -(u^2 + v^2) / (2 width^2) ), u, v from -1/2 to 1/2 across the map: subjects are mostly centred."""
+    """exp( -(u^2 + v^2) / (2 width^2) ), u, v from -1/2 to 1/2 across the map: subjects are mostly centred.
+
+    Along a signal u alone; of volumes and video all three axes.
+    """
 
     def __init__(self, model: nn.Module, layer: Layer = None, *, width: float = 0.25, **common: Unpack[Common]) -> None:
         super().__init__(model, layer, **common)
@@ -89,10 +90,11 @@ class CentreMap(_Control):
 
     def _control_maps(self, images: Tensor, activations: Tensor) -> Tensor:
         values = wide_enough(activations)
-        height, width = values.shape[-2:]
-        down, across = ((torch.arange(side).to(values) + 0.5) / side - 0.5 for side in (height, width))
-        bump = (-(down[:, None].square() + across.square()) / (2 * self.width**2)).exp()
-        return bump.expand(len(images), height, width).clone()
+        size = values.shape[2:]
+        away = torch.zeros(size).to(values)
+        for axis, side in enumerate(size):
+            away = away + along((torch.arange(side).to(values) + 0.5) / side - 0.5, axis, len(size)).square()
+        return (-away / (2 * self.width**2)).exp().expand(len(images), *size).clone()
 
     def _options(self) -> dict[str, Any]:
         return {"width": self.width}
@@ -110,11 +112,20 @@ class EdgeMap(_Control):
 
     def _control_maps(self, images: Tensor, activations: Tensor) -> Tensor:
         grey = wide_enough(images).mean(1, keepdim=True)
-        across = grey.new_tensor(_SOBEL)
-        kernels = torch.stack([across, across.T])[:, None]
-        gradient = functional.conv2d(functional.pad(grey, (1, 1, 1, 1), mode="replicate"), kernels)
+        axes = images.ndim - 2
+        kernels = torch.stack([_sobel(axis, axes) for axis in reversed(range(axes))])[:, None].to(grey)
+        gradient = of_dimension("conv", axes)(functional.pad(grey, (1, 1) * axes, mode="replicate"), kernels)
         strength = gradient.square().sum(1, keepdim=True).sqrt()
-        return functional.adaptive_avg_pool2d(strength, (activations.shape[-2], activations.shape[-1]))[:, 0]
+        pooled: Tensor = of_dimension("adaptive_avg_pool", axes)(strength, tuple(activations.shape[2:]))
+        return pooled[:, 0]
+
+
+def _sobel(axis: int, axes: int) -> Tensor:
+    """(3, …) the kernel that measures the slope along one of the axes."""
+    kernel = torch.ones((3,) * axes, device="cpu")
+    for other in range(axes):
+        kernel = kernel * along(torch.tensor(_SLOPE if other == axis else _SMOOTH, device="cpu"), other, axes)
+    return kernel
 
 
 @register(

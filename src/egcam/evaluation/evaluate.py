@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution import registry
+from egcam.attribution.explanation import Explanation
 from egcam.errors import InputError, MethodError
 from egcam.evaluation.failures import Failure, Fault, fault_of, report
 from egcam.evaluation.score import Score
@@ -304,7 +305,8 @@ class _Explained:
         made = made_by(self._explainer, images, of_images(asked, rows), own, warn=True)
         maps = maps_in(made, images)
         coarse = getattr(made, "maps", maps)
-        self._layer, self._reshape = getattr(made, "layer", None), getattr(made, "reshape", None)
+        self._layer = getattr(made, "layer", None)
+        self._reshape = made.reshape if isinstance(made, Explanation) else None
         kind = torch.float32 if case.images.dtype in (torch.float16, torch.bfloat16) else case.images.dtype
         self._made |= {row: (maps[place].to(kind), coarse[place].detach()) for place, row in enumerate(rows)}
 

@@ -97,10 +97,14 @@ def means_over(table: Table) -> str:
         said += f", {_ALIKE}" if different[0] < table.images else ""
     alone = any(_alone(table, metric) for metric in table.metrics)
     said += "; a mean with its own n is over these n images alone and not compared" if alone else ""
-    controls = controls_of(table)
+    controls = [name for name in controls_of(table) if any(_is_compared(table, name, one) for one in table.metrics)]
     if len(controls) < len(table.methods) and controls:
         said += f"; {NO_BETTER} is not shown to be better than each control ({', '.join(controls)})"
     return said
+
+
+def _is_compared(table: Table, method: str, metric: str) -> bool:
+    return bool(table.comparable(metric).compared[table.methods.index(method)])
 
 
 def _alone(table: Table, metric: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from egcam.attribution.explanation import Explanation
 from egcam.errors import InputError
 from egcam.metrics.baselines import Baseline, replacement
 from egcam.metrics.explaining import Explainer, maps_in_batches
@@ -208,7 +209,7 @@ class Case:
         if isinstance(maps, Tensor) and getattr(made, "is_single", False):
             maps = maps[None]
         if isinstance(maps, Tensor) and maps.ndim == self.maps.ndim:
-            return AtLayer(maps.detach().to(self.maps), layer, getattr(made, "reshape", None))
+            return AtLayer(maps.detach().to(self.maps), layer, made.reshape if isinstance(made, Explanation) else None)
         return AtLayer(self.own_maps)
 
     @cached_property

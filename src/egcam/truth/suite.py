@@ -110,9 +110,11 @@ class TruthTable:
         """What the table needs to be read."""
         controls = [name for name in self.methods if is_control(name)]
         said = [f"{test}: {MEANINGS[test]}" for test in self.tests if test in MEANINGS]
+        scored = [name for name in controls if any(isfinite(self.mean(name, test)) for test in self.tests)]
         if controls:
             said.append(f"{_CONTROL.strip()} is a control: it knows nothing of the class")
-            said.append(f"{NO_BETTER} is not shown to be better than each control ({', '.join(controls)})")
+        if scored:
+            said.append(f"{NO_BETTER} is not shown to be better than each control ({', '.join(scored)})")
         for name in self.methods:
             causes = dict.fromkeys(self.causes[name, test] for test in self.tests if (name, test) in self.causes)
             said += [f"{name}: no score: {cause}" for cause in causes]
