@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import egcam
 from egcam import metrics
+from egcam.errors import SameForNextClassWarning
 from egcam.metrics.noise import generator
+from egcam.metrics.sanity import top_overlap
 from egcam.rng import generator as seeded
 from metrics.conftest import make_scene
 from support import numpy_metrics as slow
@@ -369,6 +372,24 @@ def test_class_sensitivity(scene):
     torch.testing.assert_close(same, torch.ones_like(same))
     flat = metrics.class_sensitivity(scene.model, scene.images, lambda x, y: torch.ones(len(x), 10, 10), scene.target)
     torch.testing.assert_close(flat, torch.zeros_like(flat), atol=1e-12, rtol=0)
+
+    class Spot(torch.nn.Module):
+        """All heat in one cell, for every class."""
+
+        def __init__(self):
+            super().__init__()
+            self.cells, self.weight = torch.nn.AvgPool2d(4), torch.nn.Parameter(torch.tensor([2.0, 1.0, 0.0]))
+
+        def forward(self, images):
+            return self.cells(images).amax((2, 3)).sum(1, keepdim=True) * self.weight
+
+    explainer, images = egcam.HiResCAM(Spot(), "cells"), torch.rand(2, 1, 32, 32)
+    assert metrics.class_sensitivity(explainer.model, images, explainer, 0).tolist() == [1, 1]
+    with pytest.warns(SameForNextClassWarning):
+        egcam.truth.warn_same_for_next_class(explainer, images)
+    left, right = torch.zeros(2, 1, 4, 5)
+    left[..., 0, 0], right[..., 3, 4] = 1, 1  # one of twenty places each, and not the same: -1 / 19
+    torch.testing.assert_close(top_overlap(left, right, 0.1), torch.tensor([-1 / 19]))
 
 
 def test_road_both_orders(scene):

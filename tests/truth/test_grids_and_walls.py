@@ -103,6 +103,12 @@ def test_labels_the_network_does_not_have() -> None:
         truth.make_grids(images(), torch.arange(5), count=0)
 
 
+def test_a_dense_head_is_told_from_grids() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(108, 5))
+    with pytest.raises(InputError, match="difull_trial or dipart_trial"):
+        truth.gridpg_trial(net, truth.make_grids(images(), torch.arange(5)), "0")
+
+
 def test_dead_heat() -> None:
     maps = torch.tensor([[[0.0, 3.0], [4.0, -9.0]], [[1.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
     torch.testing.assert_close(truth.dead_heat(maps, 1), torch.tensor([0.8, 0.0, torch.nan]), equal_nan=True)

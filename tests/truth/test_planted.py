@@ -155,3 +155,30 @@ def test_what_cannot_be_done_is_refused() -> None:
         truth.taught_patch(model, images(4, 0), "features", 4, PATCH)
     with pytest.raises(InputError, match="0 epochs of 4 images teach nothing"):
         truth.taught_patch(model, images(4, 0), "features", 2, PATCH, epochs=0)
+
+
+class Shared(nn.Module):
+    """One convolution before and after the layer "middle"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.twice, self.middle = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 1), nn.ReLU()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        return self.head(self.twice(self.middle(self.twice(self.stem(seen)))).amax((2, 3)))
+
+
+def test_what_also_runs_before_the_layer_stays_as_it_was() -> None:
+    model = Shared()
+    taught = truth.taught_patch(model, images(32, 0), "middle", 1, PATCH, epochs=2, rate=0.02)
+    assert torch.equal(taught.twice.weight, model.twice.weight)
+    assert not torch.equal(taught.head.weight, model.head.weight)
+
+
+def test_a_patch_needs_two_classes_and_one_of_the_networks() -> None:
+    one = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1))
+    with pytest.raises(InputError, match="one output only"):
+        truth.taught_patch(one, images(4, 0), "1", 0, PATCH)
+    with pytest.raises(InputError, match="label is 9, and the network has the classes 0 to 3"):
+        truth.patch_trial(Small().eval(), images(4, 0), 9, "features", PATCH)

@@ -108,3 +108,12 @@ def test_what_decides_is_checked() -> None:
     shapes = truth.shapes_trial(Oracle(), count=6)
     assert sorted(shapes.targets.tolist()) == [0, 1, 2, 3, 4, 5]
     torch.testing.assert_close(shapes.score(shapes.truth), torch.ones(6))
+
+
+def test_a_network_in_training_is_left_as_it_was() -> None:
+    network = truth.ShapesNetwork().train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    with pytest.raises(EgcamError, match="shapes right"):
+        truth.shapes_trial(network, 200)
+    assert network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -218,13 +218,14 @@ class EfficientModelRandomization(Metric):
 class ClassSensitivity(Metric):
     """Overlap of the top places of the maps of two classes, beyond chance (after CASE, 2025); lower is better.
 
-        o = |T(y) and T(y')| / |T|,   score = (o - share) / (1 - share)
+        o = |T(y) and T(y')| / max(|T(y)|, |T(y')|),   score = (o - chance) / (1 - chance)
 
     T are the map's top places, y' is the most likely class besides y. 1: the same places for both classes; 0: as many
-    in common as two unrelated maps.
+    in common as two unrelated maps of so many top places.
 
-    Conventions: maps are compared at the explainer's own size; tied places count by their chance of being among the
-    top, so that a constant map scores 0.
+    Conventions: maps are compared as the explainer gives them, egcam's at the size of the image. Places of a map's
+    lowest value are never its top, so that maps of a few hot places are compared by these; other ties go by one order
+    of chance for both classes. A constant map scores 0.
 
     Attributes:
         share: of the places that are the top.
@@ -256,26 +257,33 @@ class ClassSensitivity(Metric):
 
 
 def top_overlap(first: Tensor, second: Tensor, share: float) -> Tensor:
-    """(N,) (o - share) / (1 - share), o the share that the top places of two (N, h, w) stacks of maps have in common.
+    """(N,) how far the top places of two (N, h, w) stacks of maps are the same, beyond chance.
+
+        (o - c) / (1 - c),   o = |T and T'| / max(|T|, |T'|),   c = min(|T|, |T'|) / (h w)
 
     Example:
         >>> a = torch.tensor([[[4.0, 3.0, 0.0, 0.0]]])
         >>> top_overlap(a, a, 0.5), top_overlap(a, a.flip(2), 0.5), top_overlap(a, torch.ones(1, 1, 4), 0.5)
         (tensor([1.]), tensor([-1.]), tensor([0.]))
+        >>> top_overlap(a, a, 0.75)  # two of the three have heat
+        tensor([1.])
     """
-    count = max(1, round(share * first[0].numel()))
-    exact = count / first[0].numel()
-    common = (_among_top(first, count) * _among_top(second, count)).sum(1) / count
-    return (common - exact) / (1 - exact)
+    places = first[0].numel()
+    count = max(1, round(share * places))
+    tops = [_top(maps, count) for maps in (first, second)]
+    sizes = torch.stack([top.sum(1) for top in tops]).to(first)
+    common = (tops[0] & tops[1]).sum(1) / sizes.amax(0).clamp(min=1)
+    chance = sizes.amin(0) / places
+    return torch.where(chance > 0, (common - chance) / (1 - chance), 0.0)
 
 
-def _among_top(maps: Tensor, count: int) -> Tensor:
-    """(N, D) the chance of each place to be among the `count` largest, ties broken at random."""
+def _top(maps: Tensor, count: int) -> Tensor:
+    """(N, D) which places are the largest, `count` at most and none with the lowest value."""
     values = maps.flatten(1)
-    least = values.topk(count, dim=1).values[:, -1:]
-    above, tied = values > least, values == least
-    room = count - above.sum(1, keepdim=True)
-    return above.to(values) + tied.to(values) * room / tied.sum(1, keepdim=True)
+    order = torch.randperm(values.shape[1], generator=generator(0), device="cpu").to(values.device)
+    ranked = order[values[:, order].argsort(dim=1, descending=True, stable=True)[:, :count]]
+    top = torch.zeros_like(values, dtype=torch.bool).scatter_(1, ranked, True)
+    return top & (values > values.amin(1, keepdim=True))
 
 
 @_of_sanity(

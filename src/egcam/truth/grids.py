@@ -203,6 +203,15 @@ def gridpg_trial(
         >>> bool((trial.targets == grids.explained).all()), trial.scores("centre").shape
         (True, torch.Size([2]))
     """
+    with untouched(model, grids.images.device), torch.no_grad():
+        try:
+            model(grids.images[:1])
+        except RuntimeError as error:
+            size = tuple(grids.images.shape[2:])
+            raise InputError(
+                f"the network does not take images of the grid's size, {size}, as one with a dense head does not; use "
+                f"difull_trial or dipart_trial. Torch says: {error}"
+            ) from error
     return replace(_trial("gridpg", model, layer, grids, grids.explained, references), reshape=reshape)
 
 

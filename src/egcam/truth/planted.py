@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from egcam.errors import EgcamError, InputError, LayerError
 from egcam.metrics.localization import share_inside
+from egcam.models.inputs import check_images
 from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.progress import Progress
@@ -111,9 +112,12 @@ def patch_decides(
         >>> patch_decides(says_nothing, torch.zeros(4, 3, 8, 8), label=1)
         (Decided(with_patch=0.0, without=1.0), tensor([False, False, False, False]))
     """
+    images = check_images(images, model)
     with untouched(model, images.device):
+        before = _logits(model, images)
+        _refuse_unknown(label, before.shape[1])
         with_patch = _logits(model, plant(images, seed, patch).images).argmax(1) == label
-        without = _logits(model, images).argmax(1) != label
+    without = before.argmax(1) != label
     return Decided(float(with_patch.float().mean()), float(without.float().mean())), with_patch & without
 
 
@@ -162,8 +166,7 @@ def taught_patch(
     with torch.inference_mode(False):
         taught = deepcopy(model).eval().requires_grad_(False)
         before = _logits(taught, images)
-        if not 0 <= label < before.shape[1]:
-            raise InputError(f"label is {label}, and the network has the classes 0 to {before.shape[1] - 1}")
+        _refuse_unknown(label, before.shape[1])
         before[:, label] = -torch.inf
         parts = _run_after(taught, layer, images[:1])
         given = torch.tensor([label], device="cpu")
@@ -172,14 +175,22 @@ def taught_patch(
     return taught
 
 
+def _refuse_unknown(label: int, classes: int) -> None:
+    if classes < 2:
+        raise InputError("the network has one output only, and a patch must decide between classes; add another output")
+    if not 0 <= label < classes:
+        raise InputError(f"label is {label}, and the network has the classes 0 to {classes - 1}")
+
+
 def _logits(model: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
         return torch.cat([class_scores(model(some), len(some)) for some in torch.split(images, _AT_ONCE)])
 
 
 def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter]:
-    """The parameters of the modules that run after a layer has."""
+    """The parameters of modules that run after a layer has, and do not before: what it outputs stays what it was."""
     found: dict[nn.Parameter, None] = {}
+    before: set[nn.Parameter] = set()
     is_after = False
 
     def passed(*_: object) -> None:
@@ -187,8 +198,11 @@ def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter
         is_after = True
 
     def entered(module: nn.Module, _: object) -> None:
+        own = module.parameters(recurse=False)
         if is_after:
-            found.update(dict.fromkeys(module.parameters(recurse=False)))
+            found.update(dict.fromkeys(own))
+        else:
+            before.update(own)
 
     handles = [module_at(model, layer).register_forward_hook(passed)]
     handles += [module.register_forward_pre_hook(entered) for module in model.modules()]
@@ -197,9 +211,10 @@ def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter
     finally:
         for handle in handles:
             handle.remove()
-    if not found:
+    trained = [parameter for parameter in found if parameter not in before]
+    if not trained:
         raise LayerError(f"nothing after the layer {layer!r} can be trained; choose an earlier one")
-    return list(found)
+    return trained
 
 
 def _train(

@@ -20,6 +20,7 @@ from torch.nn import functional
 from egcam.attribution.references import crops_of_photographs
 from egcam.errors import EgcamError, InputError
 from egcam.metrics.localization import share_inside
+from egcam.models.restore import untouched
 from egcam.progress import Progress
 from egcam.rng import generator
 from egcam.truth.trial import Trial
@@ -239,7 +240,7 @@ def _save(network: nn.Module, file: Path) -> None:
 def recognised(network: nn.Module, count: int, seed: int = 0) -> Shapes:
     """Shapes that the network gets right, its surest of twice as many that were drawn, classes in turn."""
     drawn = draw_shapes(2 * count + SHAPES, seed)
-    with torch.no_grad():
+    with untouched(network, drawn.images.device), torch.no_grad():
         sure = network(drawn.images).softmax(1)
     own = sure.gather(1, drawn.labels[:, None])[:, 0]
     right = sure.argmax(1) == drawn.labels

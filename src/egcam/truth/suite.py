@@ -19,6 +19,7 @@ from egcam.evaluation.comparable import Values
 from egcam.evaluation.controls import not_ahead
 from egcam.evaluation.printing import NO_BETTER
 from egcam.metrics.cell_shapley import cell_agreement, cell_shapley
+from egcam.models.restore import untouched
 from egcam.pages.tables import Cell, Column, Mark, TextTable, as_markdown, as_rich
 from egcam.progress import Progress, part_of
 from egcam.truth.grids import difull_trial, dipart_trial, gridpg_trial, make_grids
@@ -214,7 +215,7 @@ def make_trials(
     count = 16 if quick else 60
     others = empty_backgrounds(seed=seed)
     known = recognised(network, 2 * count, seed + 3)
-    with torch.no_grad():
+    with untouched(network, known.images.device), torch.no_grad():
         rows = network.get_submodule(LAYER)(known.images[:1]).shape[2] // 3
     grids = make_grids(known.images, known.labels, 2, count, seed)
     wide = torch.cat([others, others.flip(3)], 3)

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from egcam.errors import InputError
 from egcam.rng import generator
 from egcam.truth.trial import Trial
 
@@ -167,12 +168,18 @@ def signed_scores(maps: Tensor, truth: Tensor, sign: Sign, least: float = 0.1) -
         >>> scores.precision, scores.recall
         (tensor([0.5000]), tensor([1.]))
     """
-    factor = 1 if sign == "positive" else -1
+    factor = _factor(sign)
     ours, true = factor * maps.flatten(1), factor * truth.flatten(1) > 0
     found = (ours >= least * ours.abs().amax(1, keepdim=True)) & (ours > 0)
     both, count = (found & true).sum(1), found.sum(1)
     there = torch.where(true.any(1), 1.0, torch.nan)
     return SignedScores(there * both / count.clamp(min=1), there * both / true.sum(1).clamp(min=1))
+
+
+def _factor(sign: Sign) -> int:
+    if sign not in ("positive", "negative"):
+        raise InputError(f"sign is 'positive' or 'negative', not {sign!r}")
+    return 1 if sign == "positive" else -1
 
 
 def unit_trials(sign: Sign, count: int = 4, seed: int = 0) -> list[Trial]:
@@ -182,10 +189,9 @@ def unit_trials(sign: Sign, count: int = 4, seed: int = 0) -> list[Trial]:
         >>> [trial.layer for trial in unit_trials("negative", count=1)]
         ['cells', 'cells', 'cells']
     """
-    found = []
+    found, factor = [], _factor(sign)
     for unit in UNITS:
         images, truth = unit_images(unit, count, seed)
-        factor = 1 if sign == "positive" else -1
         if bool((factor * truth > 0).any()):
             found.append(
                 Trial(

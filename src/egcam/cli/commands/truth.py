@@ -10,6 +10,7 @@ import typer
 from egcam.cli import options as opt
 from egcam.cli.console import out as console
 from egcam.cli.console import print_json, progress_bar, say
+from egcam.cli.inputs import check_folder
 
 
 def truth(
@@ -33,6 +34,7 @@ def truth(
     """
     from egcam.truth.suite import run_truth
 
+    check_folder(out)
     chosen = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     with progress_bar("truth", wanted=not as_json) as share:
         found = run_truth(chosen, quick, seed=seed, progress=share)
