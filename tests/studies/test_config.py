@@ -89,6 +89,7 @@ def test_identity_is_free_of_places_and_of_what_is_shown(tmp_path):
     ("change", "said"),
     [
         (('name = "tiny"', 'nam = "tiny"'), "nam is not a known key; did you mean 'name'"),
+        (('name = "tiny"', 'name = "tiny"\nprimary = "insertoin"'), "primary is 'insertoin', no entry of metrics"),
         (('name = "tiny"', ""), 'name is missing:  name = "…"'),
         (('name = "tiny"', "name = 3"), "name must be a text in quotes, not 3"),
         (('"layer-cam"', '"layr-cam"'), "methods: there is no method 'layr-cam'; did you mean 'layer-cam'"),
@@ -157,3 +158,12 @@ def test_plugins_register_methods(tmp_path):
         unregister("config-test-cam")
     with pytest.raises(ValueError, match="there is no plugin"):
         load_study(write_study(tmp_path, text=text.replace("mine.py", "yours.py")))
+
+
+def test_a_primary_metric_is_named_before_there_are_numbers(tmp_path):
+    """To name one, or another, is to begin another study; studies without one are what they were."""
+    file = write_study(tmp_path)
+    plain = load_study(file)
+    assert "primary" not in identity(plain)
+    named = replace(plain, primary=plain.metrics[0].name)
+    assert identity(named) == {**identity(plain), "primary": plain.metrics[0].name}

@@ -15,12 +15,12 @@ from egcam import figures
 from egcam.errors import MethodError
 from egcam.evaluation.ranking import mean_ranks
 from egcam.evaluation.score import Score
-from egcam.evaluation.stats import draws, intervals, summarised
+from egcam.evaluation.stats import agreement_of_metrics, draws, holm, intervals, sign_flip_p, summarised
 from egcam.evaluation.table import Table
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.formatting import figure, spread
-from egcam.studies.report.interpretation import interpret, sentences, statement
+from egcam.studies.report.interpretation import caution, interpret, sentences, statement
 from egcam.studies.report.view import gather
 from egcam.studies.results import Results
 from support.results_in_memory import METHODS, METRICS, made, study, with_pictures
@@ -208,11 +208,61 @@ def test_a_shift_below_the_noise_is_a_tie():
     told = sentences(interpret(of, "a"), LABELS)
     assert told == [
         "A-CAM is not the best.",
-        "Tied with the best mean (the paired interval to it includes 0): Insertion (B-CAM).",
+        "Tied with the best mean (no difference to it is shown): Insertion (B-CAM).",
     ]
     assert sentences(interpret(of, "b"), LABELS) == [
         "B-CAM has the best mean on 1 of 1 metric; not distinguishable from others on Insertion (A-CAM)."
     ]
+
+
+def test_many_comparisons_need_more_than_an_interval():
+    """Of 60 pure noises some intervals leave out 0; corrected for their number, none is a difference."""
+    many = {"a": noisy(0.5, 100)} | {f"m{number}": noisy(0.5, number) for number in range(60)}
+    lines = [line for line in summarised(table({"insertion": many}), "a").lines if line.method != "a"]
+    assert any(line.difference_low > 0 or line.difference_high < 0 for line in lines)
+    assert {line.verdict for line in lines} == {"no difference shown"}
+    assert all(line.p >= 0.05 for line in lines)
+
+
+def test_p_values_are_holms_over_all_metrics_but_the_primary_one():
+    scores = {
+        "insertion": {"a": noisy(0.5, 0), "b": noisy(0.55, 1), "c": noisy(0.45, 2)},
+        "deletion": {"a": noisy(0.5, 3), "b": noisy(0.46, 4), "c": noisy(0.53, 5)},
+    }
+    apart = {(m, one): scores[m][one] - scores[m]["a"] for m in scores for one in ("b", "c")}
+    plain = sign_flip_p(np.stack(list(apart.values()), 1), 2000)
+    whole, split = (summarised(table(scores), "a", primary=primary) for primary in (None, "insertion"))
+    for summary, families in ((whole, [slice(0, 4)]), (split, [slice(0, 2), slice(2, 4)])):
+        wanted = np.concatenate([holm(plain[family]) for family in families])
+        found = [summary.line(metric, method).p for metric, method in apart]
+        np.testing.assert_allclose(found, wanted)
+        assert isnan(summary.line("insertion", "a").p)
+
+
+def test_the_primary_metric_is_said_first():
+    of = table(
+        {"insertion": {"a": noisy(0.4, 0), "b": noisy(0.9, 1)}, "deletion": {"a": noisy(0.1, 3), "b": noisy(0.5, 4)}}
+    )
+    assert sentences(interpret(of, "a", "deletion"), LABELS)[0] == (
+        "By the primary metric, Deletion, A-CAM is ahead of every other method."
+    )
+    assert sentences(interpret(of, "a", "insertion"), LABELS)[0] == (
+        "By the primary metric, Insertion, A-CAM is behind B-CAM."
+    )
+    assert "by Insertion, the primary metric, by themselves" in caution([30, 30], 2, "insertion")
+
+
+def test_how_far_metrics_can_be_trusted_is_in_the_report(tmp_path, no_figures):
+    source = made(study(), 12, value)
+    write_report(source, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    # Each method has its place on every image, so all halves agree; of methods in the same order one metric is better
+    # upwards and the other downwards.
+    assert "| Insertion | 1.00 | " in text
+    assert "split-half reliability" in (tmp_path / "report.html").read_text()
+    of = table({"insertion": {"a": [0.1], "b": [0.2], "c": [0.3]}, "deletion": {"a": [0.1], "b": [0.2], "c": [0.3]}})
+    means = np.array([of.means(metric) for metric in of.metrics]).T
+    np.testing.assert_allclose(agreement_of_metrics(means, [True, False]), [[1, -1], [-1, 1]])
 
 
 def test_the_unfavourable_is_said_by_name():
@@ -290,10 +340,10 @@ def rows_of(path):
 
 
 def test_csv_files_hold_the_numbers_to_the_last_digit(tmp_path, no_figures):
-    source = made(study(), 6, value, broken={Unit("net", "layer-cam", 2): "it, broke\nhere"})
+    source = made(study(), 12, value, broken={Unit("net", "layer-cam", 2): "it, broke\nhere"})
     write_report(source, tmp_path)
     scores = rows_of(tmp_path / "scores.csv")
-    assert len(scores) == 6 * 3 * 3
+    assert len(scores) == 12 * 3 * 3
     for row in scores:
         if row["cause"]:
             assert (row["value"], row["cause"], row["image"], row["method"]) == (
@@ -309,8 +359,8 @@ def test_csv_files_hold_the_numbers_to_the_last_digit(tmp_path, no_figures):
     assert len(summary) == 9
     for row in summary:
         line = expected.loc[(row["metric"], row["method"])]
-        for column in ("mean", "low", "high", "difference", "difference_low", "difference_high", "rank"):
-            assert float(row[column]) == pytest.approx(line[column], rel=1e-9, abs=1e-12)
+        for column in ("mean", "low", "high", "difference", "difference_low", "difference_high", "rank", "p"):
+            assert float(row[column] or nan) == pytest.approx(line[column], rel=1e-9, abs=1e-12, nan_ok=True)
         assert int(row["missing"]) == (1 if row["method"] == "layer-cam" else 0)
         assert row["baseline"] == "grad-cam"
     verdicts = {(row["metric"], row["method"]): row["verdict"] for row in summary}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Literal
 
@@ -136,10 +137,14 @@ def sign_flip_p(differences: Values, resamples: int = RESAMPLES, seed: int = SEE
     finite = np.isfinite(differences)
     known = np.where(finite, differences, 0.0)
     observed = np.abs(known.sum(0))
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (resamples, len(known)))
-    # Sums of the same numbers in another order differ in their last digits.
-    reached = np.abs(signs @ known) >= observed * (1 - ROUNDING)
-    return np.where(finite.any(0), (1 + reached.sum(0)) / (1 + resamples), np.nan)
+    source = np.random.default_rng(seed)
+    reached = np.zeros(known.shape[1])
+    at_once = max(1, _MOST // max(1, len(known)))
+    for start in range(0, resamples, at_once):
+        signs = source.choice([-1.0, 1.0], (min(at_once, resamples - start), len(known)))
+        # Sums of the same numbers in another order differ in their last digits.
+        reached += (np.abs(signs @ known) >= observed * (1 - ROUNDING)).sum(0)
+    return np.where(finite.any(0), (1 + reached) / (1 + resamples), np.nan)
 
 
 def holm(p_values: Values) -> Values:
@@ -157,6 +162,36 @@ def holm(p_values: Values) -> Values:
     steps = (len(order) - np.arange(len(order))) * flat[order]
     found[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
     return found.reshape(given.shape)
+
+
+def agreement_of_metrics(means: Values, higher_is_better: Sequence[bool]) -> Values:
+    """(K, K) how far metrics put methods in the same order: Spearman's correlation over methods, each metric's best up.
+
+    Methods without a mean by one of the two are left out; NaN with fewer than three, or where a metric ties them all.
+
+    Args:
+        means: (M, K) a row for each method, a column for each metric.
+        higher_is_better: of each metric.
+
+    Example:
+        >>> means = np.array([[0.9, 0.1], [0.5, 0.3], [0.2, 0.2]])
+        >>> agreement_of_metrics(means, [True, False]).round(2).tolist()
+        [[1.0, 0.5], [0.5, 1.0]]
+    """
+    upwards = means * np.where(higher_is_better, 1.0, -1.0)
+    count = means.shape[1]
+    found = np.full((count, count), nan)
+    for one, other in combinations_with_replacement(range(count), 2):
+        both = upwards[np.isfinite(upwards[:, [one, other]]).all(1)][:, [one, other]]
+        if len(both) > 2 and (both.min(0) < both.max(0)).all():
+            first, second = (_shared_ranks(column) for column in both.T)
+            found[one, other] = found[other, one] = np.corrcoef(first, second)[0, 1]
+    return found
+
+
+def _shared_ranks(values: Values) -> Values:
+    """Ranks from the lowest; equal values share the mean of theirs."""
+    return np.array([(values < one).sum() + ((values == one).sum() - 1) / 2 for one in values])
 
 
 def split_half_reliability(scores: Values, splits: int = 200, seed: int = SEED) -> float:
@@ -246,8 +281,10 @@ class Line(Mean):
         difference_high: where it ends.
         pairs: how many images the difference is over.
         rank: 1 is best; means that are printed alike share it; NaN for a method that is not compared.
-        verdict: how the method stands to the baseline: ahead or behind only where the interval leaves out 0 and both
-            are compared.
+        verdict: how the method stands to the baseline: ahead or behind only where the interval leaves out 0, `p` is at
+            most 0.05 and both are compared.
+        p: of the difference, by turning the signs of images (`sign_flip_p`) and corrected for the number of comparisons
+            by Holm: over all methods and metrics of the table, a primary metric by itself.
     """
 
     images: int = 0
@@ -259,6 +296,7 @@ class Line(Mean):
     pairs: int = 0
     rank: float = nan
     verdict: Verdict = "no score"
+    p: float = nan
 
 
 def baseline_of(methods: Iterable[str], wanted: str | None = None) -> str:
@@ -292,7 +330,12 @@ class Summary:
 
 
 def summarised(
-    table: Table, baseline: str, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = SEED
+    table: Table,
+    baseline: str,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    primary: str | None = None,
 ) -> Summary:
     """A line for each metric and method of a table; how it is computed says `egcam.evaluation.table.Table.summary`."""
     keys = [(metric, method) for metric in table.metrics for method in table.methods]
@@ -306,6 +349,8 @@ def summarised(
     placed = [rank for metric in table.metrics for rank in ranks_of(table, metric)]
     compared = np.concatenate([one.compared for one in found])
     with_baseline = np.repeat([one.compared[place_of_baseline] for one in found], len(table.methods))
+    counts = compared & with_baseline & np.array([method != baseline for _, method in keys])
+    p_values = _corrected(np.where(counts, apart_by, nan), [metric == primary for metric, _ in keys], 1 - level)
     lines = []
     for place, (metric, method) in enumerate(keys):
         apart = (float(difference[place]), float(difference_low[place]), float(difference_high[place]))
@@ -323,10 +368,23 @@ def summarised(
                 *apart,
                 int(pairs[place]),
                 placed[place],
-                "baseline" if method == baseline else verdict(metric, *apart, compared=both),
+                "baseline" if method == baseline else verdict(metric, *apart, both, float(p_values[place]) > 1 - level),
+                float(p_values[place]),
             )
         )
     return Summary(tuple(lines))
+
+
+def _corrected(apart_by: Values, is_primary: Sequence[bool], least: float) -> Values:
+    """(K,) the p-values of the differences, corrected: those of the primary metric and all others are two families."""
+    tests = np.isfinite(apart_by).any(0)
+    # A corrected p can only be as small as the number of draws lets it be.
+    draws = max(RESAMPLES, int(10 * tests.sum() / least))
+    plain, primary = sign_flip_p(apart_by, draws), np.array(is_primary)
+    found = np.full(len(plain), nan)
+    for family in (primary, ~primary):
+        found[family] = holm(plain[family])
+    return found
 
 
 def ranks_of(table: Table, metric: str) -> list[float]:
@@ -334,8 +392,12 @@ def ranks_of(table: Table, metric: str) -> list[float]:
     return ranks(table.means(metric), table.comparable(metric).compared, metric_called(metric).higher_is_better)
 
 
-def verdict(metric: str, difference: float, low: float, high: float, *, compared: bool = True) -> Verdict:
+def verdict(
+    metric: str, difference: float, low: float, high: float, compared: bool = True, may_be_chance: bool = False
+) -> Verdict:
     """What a paired difference and its interval allow to say; nothing if one of the two is not compared.
+
+    `may_be_chance` is what the p-value says, corrected for the number of comparisons.
 
     Example:
         >>> verdict("insertion", 0.2, 0.1, 0.3), verdict("deletion", 0.2, 0.1, 0.3)
@@ -349,6 +411,6 @@ def verdict(metric: str, difference: float, low: float, high: float, *, compared
         return "not compared"
     if not isfinite(low):
         return "too few images"
-    if low <= 0 <= high:
+    if low <= 0 <= high or may_be_chance:
         return "no difference shown"
     return "ahead" if (low > 0) == metric_called(metric).higher_is_better else "behind"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = (
     *("metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
-    *("difference", "difference_low", "difference_high", "pairs", "rank"),
+    *("difference", "difference_low", "difference_high", "pairs", "p", "rank"),
 )
 
 
@@ -103,7 +103,8 @@ class Table:
         draws. Rank 1 is best, and means that are printed alike, to four digits, share a rank.
 
         "images" is the number a mean is over, "missing" how many images the method has no score for, "compared"
-        whether it is compared, "pairs" the number its difference is over.
+        whether it is compared, "pairs" the number its difference is over, "p" the p-value of that, corrected by Holm
+        over all methods and metrics.
 
         Args:
             baseline: the method others are compared with; None is "grad-cam" if present, else the first.

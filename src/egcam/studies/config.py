@@ -116,6 +116,9 @@ def identity(study: Study) -> dict[str, Any]:
             where[key] = "a folder"
     for key in ("title", "maps", "examples", "plugins"):
         values.pop(key)
+    # It changes no number, but to name it when they are known would not be to name it beforehand.
+    if values["primary"] is None:
+        values.pop("primary")
     return values
 
 
@@ -130,6 +133,8 @@ def _study(content: Mapping[str, Any], folder: Path) -> Study:
         raise StudyError(f"data.kind is {file.data.kind!r}; {near_misses(file.data.kind, kinds())}")
     _check_names(file.method, file.methods, "method.", "an entry of methods")
     _check_names(file.metric, file.metrics, "metric.", "an entry of metrics")
+    if file.primary is not None and file.primary not in file.metrics:
+        raise StudyError(f"primary is {file.primary!r}, no entry of metrics; {near_misses(file.primary, file.metrics)}")
     metrics = tuple(_metric(name, file.metric.get(name, {})) for name in file.metrics)
     _check_masks(metrics, file.data)
     return Study(

@@ -216,6 +216,7 @@ class Outline:
     target: Aim = "prediction"
     protocol: Literal["default", "paper"] = "default"
     seed: Natural = 0
+    primary: Text | None = None
 
 
 @dataclass(frozen=True, config=_CHECKED)
@@ -245,6 +246,7 @@ class Study(Outline, RunSpec):
         target: explain the prediction, the class with the second highest score, or the image's label.
         protocol: "paper" or "default", for metrics with conventions of either.
         seed: of methods and metrics.
+        primary: the metric that decides, named before there are scores; comparisons by it are corrected by themselves.
 
     How it is run is in the attributes of `RunSpec`.
 

@@ -25,12 +25,12 @@ class Standing:
     Attributes:
         metric: the metric.
         place: "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all;
-            "shared": best mean, which another has as well; "tied": another has the best mean, and the paired interval
-            to it includes 0; "behind": that interval excludes 0; "unsettled": too few images for intervals or to be
-            compared; "none": it has no score.
+            "shared": best mean, which another has as well; "tied": another has the best mean, but is not shown to be
+            ahead; "behind": it is; "unsettled": too few images for intervals or to be compared; "none": it has no
+            score.
         best: the method with the best mean (the next best, where this one is first); None without another.
         difference: how far this method is from that one, with its interval.
-        ahead_of_it: the methods that are ahead of this one: their paired interval excludes 0.
+        ahead_of_it: the methods that are ahead of this one; see `egcam.evaluation.stats.Line`.
         level_with: the methods it cannot be distinguished from.
         equal_to: the methods whose mean is printed like its own.
     """
@@ -46,23 +46,27 @@ class Standing:
 
 @dataclass(frozen=True)
 class Interpretation:
-    """Where a method stands, metric by metric; `images` is the most that any metric compares it on."""
+    """Where a method stands, metric by metric, and by which is decided, if one was named.
+
+    `images` is the most that any metric compares it on.
+    """
 
     method: str
     images: int
     rivals: int
     standings: tuple[Standing, ...]
+    primary: str | None = None
 
     def at(self, *places: Place) -> list[Standing]:
         """The standings at these places."""
         return [one for one in self.standings if one.place in places]
 
 
-def interpret(table: Table, method: str) -> Interpretation:
+def interpret(table: Table, method: str, primary: str | None = None) -> Interpretation:
     """Where a method stands among the others of a table."""
-    summary = summarised(table, method)
+    summary = summarised(table, method, primary=primary)
     standings = tuple(_standing(summary, metric, method) for metric in table.metrics)
-    return Interpretation(method, max(image_counts(table), default=0), len(table.methods) - 1, standings)
+    return Interpretation(method, max(image_counts(table), default=0), len(table.methods) - 1, standings, primary)
 
 
 def _standing(summary: Summary, metric: str, method: str) -> Standing:
@@ -102,7 +106,12 @@ def sentences(interpretation: Interpretation, labels: Mapping[str, str]) -> list
         return [f"{name} is the only method: there is nothing to compare it with."]
     if interpretation.images < 2:
         return ["A single image has no interval: the numbers above are of that image and say nothing beyond it."]
-    lines = [_first(interpretation, name, labels), _tied(interpretation, labels), *_behind(interpretation, labels)]
+    lines = [
+        _by_primary(interpretation, name, labels),
+        _first(interpretation, name, labels),
+        _tied(interpretation, labels),
+        *_behind(interpretation, labels),
+    ]
     none = interpretation.at("none")
     if none:
         lines.append(f"No score: {_metrics(none)}.")
@@ -112,19 +121,39 @@ def sentences(interpretation: Interpretation, labels: Mapping[str, str]) -> list
     return [sentence for sentence in lines if sentence]
 
 
-def caution(images: Sequence[int], methods: int) -> str:
-    """How far intervals can be trusted."""
+def caution(images: Sequence[int], methods: int, primary: str | None = None) -> str:
+    """How far intervals and verdicts can be trusted."""
     comparisons = max(0, methods - 1) * len(images)
+    alone = "" if primary is None else f", those by {metric_label(primary)}, the primary metric, by themselves"
     text = (
         "Intervals are 95 % percentile bootstraps over images, paired where methods are compared. They hold for other "
-        "images like these, not for other models or data. They are not corrected for the number of comparisons: "
-        f"of {counted(comparisons, 'comparison')} of a method with the others, about one in twenty would exclude 0 "
-        "by chance alone."
+        'images like these, not for other models or data. "Ahead" and "behind" are said where the paired interval '
+        "leaves out 0 and turning the signs of the images' differences at random reaches the mean in at most 5 % of "
+        f"the draws, corrected by Holm for the {counted(comparisons, 'comparison')} of a method with the others{alone}."
     )
     few = sorted({count for count in images if 0 < count < _FEW})
     if few:
         text += f" With {counted(few[0], 'image')} they are too narrow: take them as a rough guide."
     return text
+
+
+_BY_PRIMARY = {
+    "clear first": "is ahead of every other method",
+    "first": "has the best mean, but is not shown to be ahead of all",
+    "shared": "shares the best mean",
+    "tied": "is not shown to differ from the best",
+    "behind": "is behind",
+    "unsettled": "has too few scores to be compared",
+    "none": "has no score",
+}
+
+
+def _by_primary(interpretation: Interpretation, name: str, labels: Mapping[str, str]) -> str:
+    for one in interpretation.standings:
+        if one.metric == interpretation.primary:
+            whom = f" {_few(one.ahead_of_it, labels)}" if one.place == "behind" else ""
+            return f"By the primary metric, {metric_label(one.metric)}, {name} {_BY_PRIMARY[one.place]}{whom}."
+    return ""
 
 
 def _first(interpretation: Interpretation, name: str, labels: Mapping[str, str]) -> str:
@@ -151,7 +180,7 @@ def _tied(interpretation: Interpretation, labels: Mapping[str, str]) -> str:
     if not tied:
         return ""
     entries = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
-    return f"Tied with the best mean (the paired interval to it includes 0): {listed(entries)}."
+    return f"Tied with the best mean (no difference to it is shown): {listed(entries)}."
 
 
 def _behind(interpretation: Interpretation, labels: Mapping[str, str]) -> list[str]:

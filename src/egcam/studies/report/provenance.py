@@ -28,6 +28,13 @@ def heading(results: Results) -> str:
     return one_line(results.study.title or results.study.name)
 
 
+_TARGETS = {
+    "prediction": "the predicted class",
+    "second": "the class with the second highest score",
+    "label": "the image's label",
+}
+
+
 def facts(results: Results) -> list[tuple[str, str]]:
     """What was run, as pairs of a word and a text."""
     study, manifest = results.study, results.source.manifest
@@ -42,7 +49,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
             "metrics",
             "; ".join(_with_options(metric_label(metric_called(one.name).name), one.options) for one in study.metrics),
         ),
-        ("target", "the predicted class" if study.target == "prediction" else "the image's label"),
+        ("primary metric", metric_label(study.primary) if study.primary else ""),
+        ("target", _TARGETS[study.target]),
         ("protocol", f"{study.protocol}" + (" (the paper's conventions)" if study.protocol == "paper" else "")),
         ("reference", _reference(results)),
         ("seeds", f"{study.seed} for methods and metrics, {study.data.seed} for the choice of images"),

@@ -6,8 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
 
+import numpy as np
+
+from egcam.attribution.registry import is_control
+from egcam.evaluation.comparable import Values
 from egcam.evaluation.printing import score_table
-from egcam.evaluation.stats import Line
+from egcam.evaluation.stats import Line, agreement_of_metrics, split_half_reliability
+from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages import Cell, Column, TextTable
 from egcam.studies.report.formatting import better, metric_label, spread
@@ -68,6 +73,49 @@ def differences(report: Report, section: ModelSection, method: str) -> TextTable
         for line in lines
     )
     return TextTable(columns, rows)
+
+
+def reliability(section: ModelSection) -> TextTable | None:
+    """How far each metric can be trusted on these images; None where there is too little to say it.
+
+    The share of what it says of the methods that another draw of images would say, too, and which other metric puts
+    the methods in an order most and least like its own.
+    """
+    table = section.table
+    names = [name for name in table.metrics if metric_called(name).group != "efficiency"]
+    found = [split_half_reliability(_of_methods(table, name)) for name in names]
+    means = np.array([table.means(name) for name in names], dtype=np.float64)
+    kept = [place for place, method in enumerate(table.methods) if not is_control(method)]
+    agreement = agreement_of_metrics(means[:, kept].T, [metric_called(name).higher_is_better for name in names])
+    np.fill_diagonal(agreement, np.nan)
+    if len(names) < 2 or not np.isfinite(found).any():
+        return None
+    columns = ("metric", "split-half reliability", "agrees most with", "least with")
+    return TextTable(
+        tuple(Column(head) for head in columns),
+        tuple(
+            (Cell(metric_label(name)), Cell(_number(own)), *(_partner(row, names, sign) for sign in (1, -1)))
+            for name, own, row in zip(names, found, agreement, strict=True)
+        ),
+    )
+
+
+def _of_methods(table: Table, metric: str) -> Values:
+    """(N, M) the scores of compared methods, controls aside: they would make any metric look reliable."""
+    compared = table.comparable(metric)
+    methods = zip(table.methods, compared.compared, strict=True)
+    return compared.values[:, [bool(counts) and not is_control(name) for name, counts in methods]]
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if isfinite(value) else "-"
+
+
+def _partner(row: Values, names: Sequence[str], sign: int) -> Cell:
+    if not np.isfinite(row).any():
+        return Cell("-")
+    place = int(np.nanargmax(sign * row))
+    return Cell(f"{metric_label(names[place])} ({row[place]:.2f})")
 
 
 def _difference(line: Line) -> str:

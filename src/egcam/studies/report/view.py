@@ -100,6 +100,7 @@ class Report:
         sections: one for each model.
         unscored: models without an image that all methods have finished.
         ranking: mean ranks over metrics and models, where there are several.
+        primary: the metric that decides, if one was named.
     """
 
     title: str
@@ -112,6 +113,7 @@ class Report:
     sections: tuple[ModelSection, ...]
     unscored: tuple[str, ...]
     ranking: Ranking | None
+    primary: str | None = None
 
     def statements(self, section: ModelSection) -> list[tuple[str, list[str]]]:
         """For each form of Expected Grad-CAM (all methods, in a study without), how it stands to the baseline."""
@@ -133,8 +135,8 @@ class Report:
         return [(found.method, sentences(found, self.labels)) for found in section.interpretations]
 
     def caution(self, section: ModelSection) -> str:
-        """How far the intervals of a model can be trusted."""
-        return caution(image_counts(section.table), len(section.table.methods))
+        """How far the intervals and verdicts of a model can be trusted."""
+        return caution(image_counts(section.table), len(section.table.methods), self.primary)
 
 
 def gather(
@@ -165,6 +167,7 @@ def gather(
         tuple(sections),
         tuple(model for model in results.models if model not in results.tables),
         _ranking(list(results.tables.values())) if len(sections) > 1 else None,
+        results.study.primary,
     )
 
 
@@ -178,8 +181,8 @@ def _section(
         file,
         len(results.images(model)),
         table,
-        summarised(table, baseline),
-        tuple(interpret(table, method) for method in expected),
+        summarised(table, baseline, primary=results.study.primary),
+        tuple(interpret(table, method, results.study.primary) for method in expected),
         _ranking([table]),
         {metric: found for metric, (found, _) in curves.items() if found},
         {metric: images for metric, (found, images) in curves.items() if found},
