@@ -300,9 +300,10 @@ inner layer, mostly the default's, was trained so on other images; a network is 
 of the images and at least 99 % of them are not taken for it without it (`research/planted.py`). "Heat in the right
 place" counts all cells that the patch touches, at the size the map was made at; "mass in box" counts pixels, and the
 box is the patch. The default's mean / Grad-CAM's; at the default's layer / HiResCAM's, and AlexNet's usual layer is the
-default's, too. The layer and length of training were changed until a network could be kept (SqueezeNet, AlexNet, the
-ResNets, the transformers), before any map of it was scored on the patch; VGG-16's dense head did not get there and is
-missing. On CIFAR-10 the methods that sample are among the others, on ImageNet they are not.
+default's, too, as VGG-16's is. The layer and length of training were changed until a network could be kept
+(SqueezeNet, AlexNet, VGG-16, the ResNets, the transformers), before any map of it was scored on the patch. VGG-16's
+images are drawn from the 246 that it decides as well, the others' from 248. In VGG-16 the last three convolutions learn
+the patch, too, so that their activations alone show where it is: the mean activation puts 0.66 of its heat there.
 """
 _GRIDS = """\
 The unchanged networks on grids of four images of different classes, all of which they recognise one by one
