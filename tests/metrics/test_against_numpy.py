@@ -390,6 +390,8 @@ def test_class_sensitivity(scene):
     left, right = torch.zeros(2, 1, 4, 5)
     left[..., 0, 0], right[..., 3, 4] = 1, 1  # one of twenty places each, and not the same: -1 / 19
     torch.testing.assert_close(top_overlap(left, right, 0.1), torch.tensor([-1 / 19]))
+    both = left - right  # what speaks for one class speaks against the other
+    torch.testing.assert_close(top_overlap(both, -both, 0.1), torch.tensor([-1 / 19]))
 
 
 def test_road_both_orders(scene):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import egcam
 from egcam import metrics, truth
-from egcam.errors import InputError
+from egcam.errors import InputError, LayerError
+from egcam.metrics import cell_shapley
 
 
 class Additive(nn.Module):
@@ -109,3 +113,59 @@ def test_references_that_do_not_fit_are_refused() -> None:
         truth.cell_shapley(net, images, "cells", torch.rand(2, 3, 8, 8), 4, target=0)
     with pytest.raises(InputError, match="references are images"):
         truth.cell_shapley(net, images, "cells", None, 4)
+
+
+def test_a_saved_map_knows_its_reshape_or_asks_for_it(tmp_path: Path) -> None:
+    net, images, nothing = ByColumns().eval(), torch.rand(2, 3, 32, 32), torch.zeros(1, 3, 32, 32)
+    options = {"references": nothing, "most": 1, "permutations": 1, "target": 0}
+    made = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=as_columns, signed=True, target=0)
+    made.save(tmp_path / "callable")
+    lost = egcam.Explanation.load(tmp_path / "callable")
+    with pytest.raises(LayerError, match="not saved with them: pass it again"):
+        metrics.shapley_agreement(net, images, lost, **options)
+    again = metrics.shapley_agreement(net, images, lost, reshape=as_columns, **options)
+    torch.testing.assert_close(again, torch.ones(2))
+    by_rows = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=(4, 4), signed=True, target=0)
+    by_rows.save(tmp_path / "grid")
+    assert egcam.Explanation.load(tmp_path / "grid").reshape == (4, 4)
+    nameless = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=lambda one: as_columns(one), target=0)
+    assert pickle.loads(pickle.dumps(made)).reshape is as_columns
+    with pytest.raises(LayerError, match="pass it again"):
+        pickle.loads(pickle.dumps(nameless)).reshape(torch.ones(1))
+
+
+def test_values_are_shared_by_methods_whatever_the_reshape(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, images, played = ByColumns().eval(), torch.rand(2, 3, 32, 32), []
+    values = cell_shapley._shapley_values
+    monkeypatch.setattr(
+        cell_shapley, "_shapley_values", lambda swaps, *rest: played.append(swaps.row) or values(swaps, *rest)
+    )
+    for reshape in ((4, 4), as_columns):
+        played.clear()
+        options = {"shapley-agreement": {"most": 2, "permutations": 2}}
+        egcam.evaluate(
+            net,
+            images,
+            ["hires-cam", "grad-cam"],
+            ["shapley-agreement"],
+            layer="tokens",
+            reshape=reshape,
+            metric_options=options,
+        )
+        assert sorted(played) == [0, 1]
+
+
+def test_maps_of_several_layers_ask_for_one() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.more = ByColumns(), nn.Identity()
+
+        def forward(self, images: Tensor) -> Tensor:
+            tokens = self.net.tokens(self.net.patches(images).permute(0, 3, 2, 1).flatten(1, 2))
+            return self.net.head(self.more(tokens).flatten(1))
+
+    net, images = Two().eval(), torch.rand(1, 3, 32, 32)
+    made = egcam.explain(net, images, "hires-cam", layer=["net.tokens", "more"], reshape=as_columns, target=0)
+    with pytest.raises(InputError, match="set layer"):
+        metrics.layer_insertion(net, images, made, target=0, references=images)

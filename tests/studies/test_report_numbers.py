@@ -252,6 +252,21 @@ def test_the_primary_metric_is_said_first():
     assert "by Insertion, the primary metric, by themselves" in caution([30, 30], 2, "insertion")
 
 
+def test_a_few_images_are_tested_exactly_and_cannot_show_much():
+    p_values = sign_flip_p(np.array([[1.0], [2.0], [3.0], [4.0], [5.0]]))
+    assert p_values.tolist() == [2 / 2**5]
+    assert sign_flip_p(np.array([[1.0, 3.0], [2.0, -1.0], [nan, 1.0]])).tolist() == [0.5, 0.75]
+    apart = {name: noisy(number, number, images=8, spread=0.01) for number, name in enumerate("abcdefghij")}
+    found = summarised(table({"insertion": apart}), "a").lines
+    assert {line.verdict for line in found if line.method != "a"} == {"no difference shown"}
+    assert "So few images cannot show a difference among 9 comparisons." in caution([8], 10)
+
+
+def test_a_study_of_running_times_alone_has_a_report(tmp_path, no_figures):
+    write_report(made(study(metrics=("running-time",)), 4, lambda *_: 0.1), tmp_path)
+    assert "split-half" not in (tmp_path / "report.md").read_text()
+
+
 def test_how_far_metrics_can_be_trusted_is_in_the_report(tmp_path, no_figures):
     source = made(study(), 12, value)
     write_report(source, tmp_path)

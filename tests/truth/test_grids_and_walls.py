@@ -89,8 +89,15 @@ def test_channels_last_is_scored_as_channels_first(method: str) -> None:
 
 
 def test_as_many_channels_as_rows_are_no_riddle() -> None:
-    net = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 5))
-    assert truth.walls_trial(net, images(), "1", rows=2).scores("hires-cam").nan_to_num().tolist() == [0] * 5
+    """A layer that nothing but its owner can tell from channels-last, and as "cells" nobody: as tall as deep."""
+    net = seeded(lambda: nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 5)), 3)
+    trial = truth.walls_trial(net.float(), images(), "0", rows=2)
+    assert isinstance(trial.model.get_submodule("cells"), nn.AvgPool2d)
+    maps = trial.maps("mean-activation")
+    torch.testing.assert_close(maps, net[0](images()).mean(1).detach())
+    wide = nn.Sequential(nn.Conv2d(2, 6, (3, 5), padding=(1, 1)), nn.Flatten(), nn.Linear(144, 5))
+    found = truth.walls_trial(wide, images(), "0", rows=2, reshape="channels-first").scores("hires-cam")
+    assert found.nan_to_num().tolist() == [0] * 5
 
 
 def test_labels_the_network_does_not_have() -> None:

@@ -72,7 +72,7 @@ class Tokens(nn.Module):
         return self.head(self.tokens(torch.cat([cells[:, :1] + 9, cells], 1)).mean(1))
 
 
-def test_tokens_and_channels_last_are_read_as_maps() -> None:
+def test_tokens_are_read_as_maps() -> None:
     embed = nn.Sequential(nn.Conv2d(1, 4, 2, stride=2), nn.ReLU())
     here, there, real = (torch.rand(count, 1, 8, 8) for count in (3, 2, 8))
     net = nn.Sequential(embed, nn.Flatten(), nn.Linear(64, 3))

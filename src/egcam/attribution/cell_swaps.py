@@ -19,7 +19,7 @@ from egcam.errors import InputError, LayerError
 from egcam.imageops import in_double
 from egcam.models.cells import Cells
 from egcam.models.dimensions import dimensions_of
-from egcam.models.inputs import check_images, plain_model
+from egcam.models.inputs import check_images, is_listed, plain_model
 from egcam.models.layers import Layer
 from egcam.models.replay import Replay
 from egcam.models.targets import Target
@@ -78,7 +78,8 @@ def play_with_cells(
         common: as of `egcam.Explainer`.
     """
     common["signed"] = True
-    common["dimensions"] = dimensions_of(plain_model(model), images, common.get("dimensions"))
+    if not is_listed(images):
+        common["dimensions"] = dimensions_of(plain_model(model), images, common.get("dimensions"))
     game = _Game(model, layer, references, play, **common)
     game(images, target)
     return torch.stack(game.played)

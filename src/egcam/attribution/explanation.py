@@ -16,6 +16,7 @@ from torch import Tensor
 from egcam.drawing.palette import OPACITY
 from egcam.errors import InputError, MethodError
 from egcam.imageops import Size, area_mean, heatmaps
+from egcam.models.reading import Reshape, picklable_reshape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from egcam.attribution.own_colours import Colour
     from egcam.attribution.regions import Box
     from egcam.models.preprocessing import Preprocessing
-    from egcam.models.reading import Reshape
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Explanation:
         preprocessing: how a `Classifier` normalised the images, if one did; for drawing, not saved.
         weights_checksum: the first digits of a sha256 of the model's weights; large tensors are read in part.
         image_checksums: checksums of the images, if the explanation was loaded without them.
-        reshape: how the layer's output was made a map, if that was said; not saved.
+        reshape: how the layer's output was made a map, if that was said; a callable is not saved.
     """
 
     maps: Tensor
@@ -111,6 +111,10 @@ class Explanation:
     weights_checksum: str | None = None
     image_checksums: tuple[str, ...] | None = None
     reshape: Reshape | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it, but for a `reshape` that another process could not find."""
+        return {**vars(self), "reshape": picklable_reshape(self.reshape)}
 
     @cached_property
     def heatmaps(self) -> Tensor:

@@ -23,6 +23,7 @@ from egcam._version import __version__
 from egcam.attribution.checksums import checksums_of_images
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.errors import InputError
+from egcam.models.reading import loaded_reshape, saved_reshape
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")
@@ -150,6 +151,7 @@ def _facts(explanation: Explanation, pictures: list[str]) -> dict[str, Any]:
         "pictures": pictures,
         "weights_checksum": explanation.weights_checksum,
         "image_checksums": None if checksums is None else list(checksums),
+        "reshape": saved_reshape(explanation.reshape),
     }
 
 
@@ -214,6 +216,7 @@ def _read_batch(folder: Path, start: int) -> Explanation:
         described=tuple(facts["labels"]) if tensors["targets"] is None else None,
         weights_checksum=facts.get("weights_checksum"),
         image_checksums=None if checksums is None else tuple(checksums),
+        reshape=loaded_reshape(facts.get("reshape")),
         **tensors,  # type: ignore[arg-type]
     )
 

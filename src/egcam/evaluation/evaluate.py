@@ -284,6 +284,8 @@ class _Explained:
 
     def __init__(self, case: Case, explainer: Explainer, maker: Maker | None, metrics: Sequence[Metric]) -> None:
         self._case, self._explainer, self._maker, self._metrics = case, explainer, maker, metrics
+        halves = (torch.float16, torch.bfloat16)
+        self._kind = torch.float32 if case.images.dtype in halves else case.images.dtype
         self._cases: dict[tuple[int, ...], Case] = {}
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
         self._layer: str | None = None
@@ -307,8 +309,7 @@ class _Explained:
         coarse = getattr(made, "maps", maps)
         self._layer = getattr(made, "layer", None)
         self._reshape = made.reshape if isinstance(made, Explanation) else None
-        kind = torch.float32 if case.images.dtype in (torch.float16, torch.bfloat16) else case.images.dtype
-        self._made |= {row: (maps[place].to(kind), coarse[place].detach()) for place, row in enumerate(rows)}
+        self._made |= {row: (maps[place].to(self._kind), coarse[place].detach()) for place, row in enumerate(rows)}
 
     @property
     def coarse(self) -> Tensor | None:
@@ -339,7 +340,9 @@ class _Explained:
     def _at_layer(self, rows: tuple[int, ...]) -> AtLayer | None:
         coarse = [self._made[row][1] for row in rows]
         same = len({one.shape for one in coarse}) == 1
-        return AtLayer(torch.stack(coarse).to(self._case.images), self._layer, self._reshape) if same else None
+        if not same:
+            return None
+        return AtLayer(torch.stack(coarse).to(self._case.images.device, self._kind), self._layer, self._reshape)
 
     def scores(self, one: Metric) -> tuple[dict[int, float], dict[int, str], float, dict[int, Fault]]:
         """Values and causes of missing values by image, seconds per image, and what failed; alone, if not together."""

@@ -21,6 +21,7 @@ from egcam.metrics.inputs import check_positive
 from egcam.metrics.layer_space import on_cells, played_with_others, reshape_of, usable_rows
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
+from egcam.models.inputs import is_listed, stacked
 from egcam.models.layers import Layer
 from egcam.models.reading import Reshape
 from egcam.models.targets import Score, Target
@@ -75,6 +76,8 @@ def cell_shapley(
         >>> values.shape, torch.allclose(values.sum((1, 2)), rise)
         (torch.Size([1, 2, 2]), True)
     """
+    if is_listed(references):
+        references = stacked(references)
     if not isinstance(references, Tensor):
         raise InputError(f"references are images (M, C, H, W) that fill absent cells, not {type(references).__name__}")
     if not is_whole(permutations) or permutations < len(references):
@@ -201,7 +204,7 @@ class ShapleyAgreement(Metric):
 
     def _key(self, layer: str | None, reshape: Reshape | None) -> Hashable:
         how = (self.references, self.most, self.permutations, self.score, self.seed)
-        return work_key(self.name, layer, reshape, *how)
+        return work_key(self.name, layer, id(reshape) if callable(reshape) else reshape, *how)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""

@@ -114,8 +114,10 @@ class _LayerCurve(Metric):
         if len(rows):
             made = case.at_layer
             # A layer that had to be made a map in a special way is the one to play with: no other may have one.
-            own_layer = self.layer is None and made.reshape is not None
-            layer = made.layer if own_layer else self.layer
+            is_own = self.layer is None and made.reshape is not None and made.layer is not None
+            if is_own and " + " in str(made.layer):
+                raise InputError(f"the maps are of several layers, {made.layer}, and cells are of one: set layer")
+            layer = made.layer if is_own else self.layer
 
             @cache
             def maps(size: tuple[int, ...]) -> Tensor:

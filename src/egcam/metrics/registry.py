@@ -52,8 +52,13 @@ CLEAN = Work("clean", 1, any_map=True)
 
 def work_key(*parts: Any) -> Hashable:
     """A key made of numbers, texts and the like; with anything else, a tensor or a function, one equal to no other."""
-    plain = (str, int, float, type(None), Noise)
-    return parts if all(isinstance(part, plain) for part in parts) else object()
+    return parts if all(map(_is_plain, parts)) else object()
+
+
+def _is_plain(part: Any) -> bool:
+    if isinstance(part, tuple):
+        return all(map(_is_plain, part))
+    return isinstance(part, str | int | float | None | Noise)
 
 
 def total_passes(metrics: Iterable[Metric], size: int, explanation: int, any_map: bool | None = None) -> int:

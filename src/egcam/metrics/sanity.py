@@ -224,8 +224,8 @@ class ClassSensitivity(Metric):
     in common as two unrelated maps of so many top places.
 
     Conventions: maps are compared as the explainer gives them, egcam's at the size of the image. Places of a map's
-    lowest value are never its top, so that maps of a few hot places are compared by these; other ties go by one order
-    of chance for both classes. A constant map scores 0.
+    lowest value, and those without positive heat where there is any, are never its top, so that maps of a few hot
+    places are compared by these; other ties go by one order of chance for both classes. A constant map scores 0.
 
     Attributes:
         share: of the places that are the top.
@@ -278,12 +278,14 @@ def top_overlap(first: Tensor, second: Tensor, share: float) -> Tensor:
 
 
 def _top(maps: Tensor, count: int) -> Tensor:
-    """(N, D) which places are the largest, `count` at most and none with the lowest value."""
+    """(N, D) which places are the largest, `count` at most, and no cold ones."""
     values = maps.flatten(1)
     order = torch.randperm(values.shape[1], generator=generator(0), device="cpu").to(values.device)
     ranked = order[values[:, order].argsort(dim=1, descending=True, stable=True)[:, :count]]
     top = torch.zeros_like(values, dtype=torch.bool).scatter_(1, ranked, True)
-    return top & (values > values.amin(1, keepdim=True))
+    least, most = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
+    # Of a signed map with positive heat that alone is at the top.
+    return top & (values > torch.where(most > 0, least.clamp(min=0), least))
 
 
 @_of_sanity(

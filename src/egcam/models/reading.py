@@ -5,6 +5,7 @@ Of signals maps are (N, channels, length), of volumes and video (N, channels, de
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -22,6 +23,7 @@ Reshape: TypeAlias = str | tuple[int, ...] | Callable[[Tensor], Tensor]
 LookThrough: TypeAlias = Callable[[], Trace | None]
 
 _NAMES = ("tokens", "channels-first", "channels-last")
+_CALLABLE = "a callable"
 
 
 def as_reshape(reshape: Reshape | None) -> Reshape | None:
@@ -37,6 +39,40 @@ def as_reshape(reshape: Reshape | None) -> Reshape | None:
     if not 1 <= len(numbers) <= 3 or not all(type(number) is int and number > 0 for number in numbers):
         raise ModelError(f"reshape is a name, a grid (height, width) of tokens or a callable, not {reshape!r}")
     return numbers
+
+
+@dataclass(frozen=True)
+class LostReshape:
+    """In place of a callable that was not saved with the maps it made."""
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """An error that says so."""
+        raise LayerError("the maps were made with a callable reshape, which is not saved with them: pass it again")
+
+
+def picklable_reshape(reshape: Reshape | None) -> Reshape | None:
+    """The reshape, if another process could find it: a lambda, say, it could not."""
+    try:
+        pickle.dumps(reshape)
+    except Exception:
+        return LostReshape()
+    return reshape
+
+
+def saved_reshape(reshape: Reshape | None) -> str | list[int] | None:
+    """What is written of a reshape into a file; a callable cannot be."""
+    if callable(reshape):
+        return _CALLABLE
+    return list(reshape) if isinstance(reshape, tuple) else reshape
+
+
+def loaded_reshape(saved: object) -> Reshape | None:
+    """The reshape that was saved, or an error."""
+    if saved == _CALLABLE:
+        return LostReshape()
+    if not isinstance(saved, str | list | None):
+        raise ValueError(f"its reshape cannot be {saved!r}")
+    return as_reshape(tuple(saved) if isinstance(saved, list) else saved)
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,11 @@ def _study(content: Mapping[str, Any], folder: Path) -> Study:
         raise StudyError(f"data.kind is {file.data.kind!r}; {near_misses(file.data.kind, kinds())}")
     _check_names(file.method, file.methods, "method.", "an entry of methods")
     _check_names(file.metric, file.metrics, "metric.", "an entry of metrics")
-    if file.primary is not None and file.primary not in file.metrics:
-        raise StudyError(f"primary is {file.primary!r}, no entry of metrics; {near_misses(file.primary, file.metrics)}")
     metrics = tuple(_metric(name, file.metric.get(name, {})) for name in file.metrics)
+    named = {written: one.name for written, one in zip(file.metrics, metrics, strict=True)}
+    primary = None if file.primary is None else named.get(file.primary, file.primary)
+    if primary is not None and primary not in named.values():
+        raise StudyError(f"primary is {primary!r}, no entry of metrics; {near_misses(primary, file.metrics)}")
     _check_masks(metrics, file.data)
     return Study(
         **{key: value for key, value in vars(file).items() if key not in ("method", "metric", "run")}
@@ -147,6 +149,7 @@ def _study(content: Mapping[str, Any], folder: Path) -> Study:
             "data": _data(file.data, folder),
             "methods": tuple(_method(name, file.method.get(name, {}), folder) for name in file.methods),
             "metrics": metrics,
+            "primary": primary,
         }
     )
 

@@ -27,7 +27,7 @@ class _Seen(BaseException):
 class _Half(nn.Module):
     """A network and the name of the layer it is cut after, with where that has its channels."""
 
-    def __init__(self, model: nn.Module, layer: str, axis: Axis) -> None:
+    def __init__(self, model: nn.Module, layer: str, axis: Axis | None) -> None:
         super().__init__()
         self.model = model
         self.layer = layer
@@ -59,7 +59,7 @@ class Front(_Half):
         if self.axis == "channels-last":
             return found.movedim(-1, 1)
         image = tuple(images.shape[2:])
-        if fits(tuple(found.shape[1:-1]), image) and not fits(tuple(found.shape[2:]), image):
+        if self.axis is None and fits(tuple(found.shape[1:-1]), image) and not fits(tuple(found.shape[2:]), image):
             raise LayerError(
                 f"layer {self.layer!r} outputs {tuple(found.shape)}, which looks like (N, height, width, channels): "
                 "pass axis='channels-last'"

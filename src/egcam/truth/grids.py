@@ -114,10 +114,11 @@ class Disconnected(nn.Module):
         layer: the layer, by name.
         n: cells along a side.
         full: DiFull, whose cells are apart from the pixels on; else DiPart, whose cells are apart from the layer on.
-        axis: "channels-first" if the layer outputs (N, K, h, w), "channels-last" if (N, h, w, K).
+        axis: "channels-first" if the layer outputs (N, K, h, w), "channels-last" if (N, h, w, K); None is the first,
+            and refused where it looks like the second.
     """
 
-    def __init__(self, model: nn.Module, layer: str, n: int, full: bool, axis: Axis = "channels-first") -> None:
+    def __init__(self, model: nn.Module, layer: str, n: int, full: bool, axis: Axis | None = None) -> None:
         super().__init__()
         self.front, self.cells, self.tail = Front(model, layer, axis), CellsInFront(), Tail(model, layer, axis)
         self.n, self.full = n, full
@@ -206,6 +207,8 @@ def gridpg_trial(
     with untouched(model, grids.images.device), torch.no_grad():
         try:
             model(grids.images[:1])
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             size = tuple(grids.images.shape[2:])
             raise InputError(

@@ -23,12 +23,13 @@ class Walled(nn.Module):
         model: any classifier; it is not changed.
         layer: the layer, by name.
         rows: how many rows of the layer's map are hidden.
-        axis: "channels-first" if the layer outputs (N, K, h, w), "channels-last" if (N, h, w, K).
+        axis: "channels-first" if the layer outputs (N, K, h, w), "channels-last" if (N, h, w, K); None is the first,
+            and refused where it looks like the second.
 
     Explain it at "cells", the layer in front of the wall.
     """
 
-    def __init__(self, model: nn.Module, layer: str, rows: int, axis: Axis = "channels-first") -> None:
+    def __init__(self, model: nn.Module, layer: str, rows: int, axis: Axis | None = None) -> None:
         super().__init__()
         self.front, self.cells, self.tail = Front(model, layer, axis), CellsInFront(), Tail(model, layer, axis)
         self.rows = rows
@@ -51,7 +52,7 @@ def dead_heat(maps: Tensor, rows: int) -> Tensor:
         tensor([0.6000])
     """
     heat = maps.clamp(min=0)
-    hidden = heat[:, heat.shape[1] - rows :]
+    hidden = heat[:, max(0, heat.shape[1] - rows) :]
     dead, whole = (part.square().sum((1, 2)).sqrt() for part in (hidden, heat))
     return dead / whole
 

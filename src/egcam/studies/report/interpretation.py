@@ -15,7 +15,7 @@ from egcam.studies.report.formatting import better, listed, metric_label, spread
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
-_FEW = 20
+_FEW, _LEVEL = 20, 0.05
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ def caution(images: Sequence[int], methods: int, primary: str | None = None) -> 
     )
     few = sorted({count for count in images if 0 < count < _FEW})
     if few:
-        text += f" With {counted(few[0], 'image')} they are too narrow: take them as a rough guide."
+        text += f" With {counted(few[0], 'image')} the intervals are too narrow: take them as a rough guide."
+        if comparisons * 2 / 2 ** few[0] > _LEVEL:
+            text += f" So few images cannot show a difference among {counted(comparisons, 'comparison')}."
     return text
 
 
@@ -151,7 +153,7 @@ _BY_PRIMARY = {
 def _by_primary(interpretation: Interpretation, name: str, labels: Mapping[str, str]) -> str:
     for one in interpretation.standings:
         if one.metric == interpretation.primary:
-            whom = f" {_few(one.ahead_of_it, labels)}" if one.place == "behind" else ""
+            whom = f" {_few(one.ahead_of_it, labels)}" if one.place == "behind" else _though_behind(one, labels)
             return f"By the primary metric, {metric_label(one.metric)}, {name} {_BY_PRIMARY[one.place]}{whom}."
     return ""
 
@@ -179,8 +181,13 @@ def _tied(interpretation: Interpretation, labels: Mapping[str, str]) -> str:
     tied = interpretation.at("tied")
     if not tied:
         return ""
-    entries = [f"{metric_label(one.metric)} ({labels[one.best or '']})" for one in tied]
+    entries = [f"{metric_label(one.metric)} ({labels[one.best or '']}{_though_behind(one, labels)})" for one in tied]
     return f"Tied with the best mean (no difference to it is shown): {listed(entries)}."
+
+
+def _though_behind(one: Standing, labels: Mapping[str, str]) -> str:
+    """A noisy best may be level with a method that others are ahead of."""
+    return f", but is behind {_few(one.ahead_of_it, labels)}" if one.ahead_of_it and one.place == "tied" else ""
 
 
 def _behind(interpretation: Interpretation, labels: Mapping[str, str]) -> list[str]:

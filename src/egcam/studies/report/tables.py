@@ -83,12 +83,14 @@ def reliability(section: ModelSection) -> TextTable | None:
     """
     table = section.table
     names = [name for name in table.metrics if metric_called(name).group != "efficiency"]
+    if len(names) < 2:
+        return None
     found = [split_half_reliability(_of_methods(table, name)) for name in names]
-    means = np.array([table.means(name) for name in names], dtype=np.float64)
+    means = np.array([np.where(table.comparable(name).compared, table.means(name), np.nan) for name in names])
     kept = [place for place, method in enumerate(table.methods) if not is_control(method)]
     agreement = agreement_of_metrics(means[:, kept].T, [metric_called(name).higher_is_better for name in names])
     np.fill_diagonal(agreement, np.nan)
-    if len(names) < 2 or not np.isfinite(found).any():
+    if not np.isfinite(found).any():
         return None
     columns = ("metric", "split-half reliability", "agrees most with", "least with")
     return TextTable(
