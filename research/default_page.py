@@ -362,7 +362,6 @@ Pearson correlation of signed maps with the Shapley value of each cell: the mean
 activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). They are the
 mean of two referees, each with images of the data that no map has seen and orders of its own: 16 for each image on
 AlexNet, VGG-16 and the transformers, where a cell costs little, 4 on the others, and other ones for the next image.
-The run of VGG-16 was stopped for time; images go in an order of chance.
 The maps' references are the package's photographs, or, where the name says so, other images of the data. The last
 number of a name is that of its samples. "Latent path" is the former default, gradients between activations; "path of
 images" and "conductance" are gradients along images, times A - A' or what A gains from point to point.
