@@ -349,8 +349,8 @@ def test_regions_add_up_to_the_whole() -> None:
     whole = found.share(torch.ones(8, 8))
     torch.testing.assert_close(whole, found.completeness.total)
     torch.testing.assert_close(found.share(left) + found.share(1 - left), whole)
-    # The three cells of a row cover pixels 0-2.67, 2.67-5.33, 5.33-8: as adaptive pooling cuts them, 0-3, 2-6, 5-8.
-    by_hand = found.maps[:, :, 0].sum(1) + found.maps[:, :, 1].sum(1) / 4
+    # The three cells of a row cover pixels 0-2.67, 2.67-5.33, 5.33-8: of the second, an eighth is left of 3.
+    by_hand = found.maps[:, :, 0].sum(1) + found.maps[:, :, 1].sum(1) / 8
     torch.testing.assert_close(found.share(left), by_hand)
     rectified = egcam.GradientCAM(
         model, "second", gradient=egcam.Integrated(50, path="latent", difference="latent"), weighting="summed"

@@ -41,8 +41,9 @@ def score(name, scene, explanation, **target):
 
 
 def without_classes(name, explanation):
-    """The heat maps alone; Shapley values are compared with the map as it was made, so that needs all of it."""
-    return explanation if name == "shapley-agreement" else explanation.heatmaps
+    """The heat maps alone; in a layer's space the map counts as it was made, so that needs all of it."""
+    in_layer = ("shapley-agreement", "layer-insertion", "layer-deletion")
+    return explanation if name in in_layer else explanation.heatmaps
 
 
 @pytest.mark.parametrize("name", [*OF_MAPS, *OF_BOTH])

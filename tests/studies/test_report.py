@@ -350,7 +350,7 @@ def test_the_reading_follows_from_the_numbers(tmp_path):
         r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] from the best mean, that of Grad-CAM; "
     )
     assert f"{behind}LayerCAM is also ahead of it.\n" in text
-    assert "With 8 images they are too narrow" in text
+    assert "With 8 images the intervals are too narrow" in text
     assert r"Insertion (higher is better): Expected Grad-CAM is ahead of Grad-CAM: +0.2000 \[0.2000, 0.2000\]" in text
 
 

@@ -10,7 +10,6 @@ import typer
 from egcam.cli import options as opt
 from egcam.cli.console import out as console
 from egcam.cli.console import print_json, progress_bar, say
-from egcam.cli.inputs import check_folder
 
 
 def truth(
@@ -32,6 +31,7 @@ def truth(
     table (truth.md, scores.csv) and a picture (truth.png). The first run trains a small network and keeps it in the
     cache folder.
     """
+    from egcam.cli.inputs import check_folder
     from egcam.truth.suite import run_truth
 
     check_folder(out)
