@@ -100,6 +100,13 @@ def test_as_many_channels_as_rows_are_no_riddle() -> None:
     assert found.nan_to_num().tolist() == [0] * 5
 
 
+def test_a_reshape_that_cannot_be_undone_is_refused() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(108, 5))
+    for reshape in (lambda output: output, (6, 6), "tokens"):
+        with pytest.raises(LayerError, match="pass 'channels-first' or 'channels-last'"):
+            truth.walls_trial(net, images(), "0", rows=2, reshape=reshape)
+
+
 def test_labels_the_network_does_not_have() -> None:
     net = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(108, 4)), 0).float()
     with pytest.raises(TargetError, match="labels are 0 to 4, and the network has the classes 0 to 3"):

@@ -9,13 +9,11 @@ import numpy as np
 
 from egcam.attribution.registry import is_control
 from egcam.evaluation.comparable import Values
-from egcam.evaluation.stats import paired_difference, sign_flip_p
+from egcam.evaluation.stats import SURE, paired_difference, sign_flip_p
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
     from egcam.evaluation.table import Table
-
-_LEVEL = 0.05
 
 
 def controls_of(table: Table) -> tuple[str, ...]:
@@ -56,5 +54,5 @@ def not_ahead(scores: Mapping[str, Values], higher_is_better: bool) -> frozenset
     # (N, methods, controls), all at once: the draws take most of the time.
     lead = paired_difference(own[:, :, None], rival[:, None])
     p_values = sign_flip_p(lead.reshape(len(lead), -1)).reshape(lead.shape[1:])
-    shown = ((np.nansum(lead, 0) > 0) & (p_values <= _LEVEL)).all(1)
+    shown = ((np.nansum(lead, 0) > 0) & (p_values <= SURE)).all(1)
     return frozenset(name for name, is_shown in zip(tested, shown, strict=True) if not is_shown)

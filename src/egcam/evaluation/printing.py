@@ -12,7 +12,7 @@ import numpy as np
 from egcam.evaluation.controls import controls_of, not_ahead_of_controls
 from egcam.evaluation.numbers import counted, figure
 from egcam.evaluation.score import Scores
-from egcam.evaluation.stats import ranks
+from egcam.evaluation.stats import is_compared, ranks
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.tables import Cell, Column, Mark, TextTable
 
@@ -97,14 +97,10 @@ def means_over(table: Table) -> str:
         said += f", {_ALIKE}" if different[0] < table.images else ""
     alone = any(_alone(table, metric) for metric in table.metrics)
     said += "; a mean with its own n is over these n images alone and not compared" if alone else ""
-    controls = [name for name in controls_of(table) if any(_is_compared(table, name, one) for one in table.metrics)]
+    controls = [name for name in controls_of(table) if any(is_compared(table, one, name) for one in table.metrics)]
     if len(controls) < len(table.methods) and controls:
         said += f"; {NO_BETTER} is not shown to be better than each control ({', '.join(controls)})"
     return said
-
-
-def _is_compared(table: Table, method: str, metric: str) -> bool:
-    return bool(table.comparable(metric).compared[table.methods.index(method)])
 
 
 def _alone(table: Table, metric: str) -> bool:

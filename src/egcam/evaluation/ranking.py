@@ -17,7 +17,7 @@ import numpy as np
 
 from egcam.evaluation.comparable import Values
 from egcam.evaluation.score import Whole
-from egcam.evaluation.stats import intervals, significant
+from egcam.evaluation.stats import averaged_ranks, intervals, is_compared, significant
 from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
 
@@ -120,17 +120,13 @@ def _ranked_methods(tables: Sequence[Table]) -> tuple[str, ...]:
     return tuple(
         method
         for method in (tables[0].methods if tables else ())
-        if any(_compares(table, name, method) for table in tables for name in _qualities(table))
+        if any(is_compared(table, name, method) for table in tables for name in _qualities(table))
     )
 
 
 def _shared_qualities(table: Table, methods: Sequence[str]) -> list[str]:
     """A metric that does not compare some method would favour that method."""
-    return [name for name in _qualities(table) if all(_compares(table, name, method) for method in methods)]
-
-
-def _compares(table: Table, name: str, method: str) -> bool:
-    return bool(table.comparable(name).compared[table.methods.index(method)])
+    return [name for name in _qualities(table) if all(is_compared(table, name, method) for method in methods)]
 
 
 def _images(table: Table) -> list[tuple[int | str, int]]:
@@ -153,7 +149,5 @@ def _places(table: Table, methods: Sequence[str], name: str) -> Values:
     columns = [table.methods.index(method) for method in methods]
     scores = significant(table.comparable(name).values[:, columns].T)
     signed = -scores if metric_called(name).higher_is_better else scores
-    smaller = (signed[None] < signed[:, None]).sum(1)
-    equal = (signed[None] == signed[:, None]).sum(1)
     complete = np.isfinite(signed).all(axis=0, keepdims=True)
-    return np.where(complete, smaller + (equal + 1) / 2, np.nan)
+    return np.where(complete, averaged_ranks(signed), np.nan)

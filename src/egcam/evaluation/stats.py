@@ -28,7 +28,7 @@ ROUNDING = 1e-6
 # Counts held at once; 2,000 draws of 10,000 images would be 160 MB.
 _MOST, _BLOCK = 4_000_000, 200_000
 _FEW = 12  # differences, whose 4,096 signs can all be gone through
-_SURE = 0.05
+SURE = 0.05  # the largest p-value that counts as shown
 
 
 def means(values: Values) -> Values:
@@ -204,14 +204,21 @@ def agreement_of_metrics(means: Values, higher_is_better: Sequence[bool]) -> Val
     for one, other in combinations_with_replacement(range(count), 2):
         both = upwards[np.isfinite(upwards[:, [one, other]]).all(1)][:, [one, other]]
         if len(both) > 2 and (both.min(0) < both.max(0)).all():
-            first, second = (_shared_ranks(column) for column in both.T)
+            first, second = averaged_ranks(both).T
             found[one, other] = found[other, one] = np.corrcoef(first, second)[0, 1]
     return found
 
 
-def _shared_ranks(values: Values) -> Values:
-    """Ranks from the lowest; equal values share the mean of theirs."""
-    return np.array([(values < one).sum() + ((values == one).sum() - 1) / 2 for one in values])
+def averaged_ranks(values: Values) -> Values:
+    """(M, N) the ranks of the values of each column, 1 for the lowest; equal values share the mean of theirs.
+
+    Example:
+        >>> averaged_ranks(np.array([[0.2], [0.1], [0.2]])).T.tolist()
+        [[2.5, 1.0, 2.5]]
+    """
+    smaller = (values[None] < values[:, None]).sum(1)
+    equal = (values[None] == values[:, None]).sum(1)
+    return np.asarray(smaller + (equal + 1) / 2)
 
 
 def split_half_reliability(scores: Values, splits: int = 200, seed: int = SEED) -> float:
@@ -391,7 +398,7 @@ def summarised(
                 *apart,
                 int(pairs[place]),
                 placed[place],
-                "baseline" if method == baseline else verdict(metric, *apart, both, float(p_values[place]) > _SURE),
+                "baseline" if method == baseline else verdict(metric, *apart, both, float(p_values[place]) > SURE),
                 float(p_values[place]),
             )
         )
@@ -402,14 +409,19 @@ def _corrected(apart_by: Values, is_primary: Sequence[bool]) -> Values:
     """(K,) the p-values of the differences, corrected: those of the primary metric and all others are two families."""
     plain, primary = sign_flip_p(apart_by), np.array(is_primary)
     # More draws for those that may pass: a p-value can only be as small as the number of draws lets it be.
-    close = plain <= 2 * _SURE
-    draws = int(2 * np.isfinite(plain).sum() / _SURE)
+    close = plain <= 2 * SURE
+    draws = int(2 * np.isfinite(plain).sum() / SURE)
     if close.any() and draws > RESAMPLES:
         plain[close] = sign_flip_p(apart_by[:, close], draws)
     found = np.full(len(plain), nan)
     for family in (primary, ~primary):
         found[family] = holm(plain[family])
     return found
+
+
+def is_compared(table: Table, metric: str, method: str) -> bool:
+    """Whether a method of a table has the scores to be compared by a metric."""
+    return bool(table.comparable(metric).compared[table.methods.index(method)])
 
 
 def ranks_of(table: Table, metric: str) -> list[float]:

@@ -18,7 +18,7 @@ from egcam.errors import InputError
 from egcam.imageops import in_double
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
-from egcam.metrics.layer_space import on_cells, played_with_others, reshape_of, usable_rows
+from egcam.metrics.layer_space import on_cells, one_layer, played_with_others, reshape_of, usable_rows
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
 from egcam.models.inputs import is_listed, stacked
@@ -153,7 +153,7 @@ class ShapleyAgreement(Metric):
         measure: "pearson", "rank" or "cosine".
         score: "logit", "probability" or "sigmoid".
         seed: of the permutations.
-        reshape: how the layer's output becomes maps, if it is none; None is as the map was made.
+        reshape: how the layer's output becomes maps; None is as it did when the map was made.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval()
@@ -180,9 +180,7 @@ class ShapleyAgreement(Metric):
         made, scores = case.at_layer, torch.full((len(case.images),), torch.nan).to(case.maps)
         if not len(rows):
             return scores
-        layer = self.layer or made.layer
-        if layer is not None and " + " in layer:
-            raise InputError(f"the maps are of several layers, {layer}, and cells are of one: set layer")
+        layer = one_layer(self.layer or made.layer)
         values = self._values(case, rows, layer)
         maps = on_cells(case, rows, values.shape[1:])
         scores[rows] = getattr(cell_agreement(maps, values), self.measure).to(scores)

@@ -68,6 +68,13 @@ def played_with_others(
     return play_with_cells(case.model, images, layer, others, with_own, of_images(case.asked, rows), **common)
 
 
+def one_layer(layer: str | None) -> str | None:
+    """The layer's name; that of several is refused."""
+    if layer is not None and " + " in layer:
+        raise InputError(f"the maps are of several layers, {layer}, and cells are of one: set layer")
+    return layer
+
+
 def reshape_of(case: Case, layer: str | None, said: Reshape | None) -> Reshape | None:
     """How a layer's output becomes maps: as said, else as the case's maps were made, if they are of that layer."""
     made = case.at_layer
@@ -114,10 +121,8 @@ class _LayerCurve(Metric):
         if len(rows):
             made = case.at_layer
             # A layer that had to be made a map in a special way is the one to play with: no other may have one.
-            is_own = self.layer is None and made.reshape is not None and made.layer is not None
-            if is_own and " + " in str(made.layer):
-                raise InputError(f"the maps are of several layers, {made.layer}, and cells are of one: set layer")
-            layer = made.layer if is_own else self.layer
+            is_own = self.layer is None and made.reshape is not None
+            layer = one_layer(made.layer) if is_own else self.layer
 
             @cache
             def maps(size: tuple[int, ...]) -> Tensor:
@@ -176,7 +181,7 @@ class LayerInsertion(_LayerCurve):
         most: how many references are used for an image.
         steps: of the curve.
         score: "probability", "logit" or "sigmoid".
-        reshape: how the layer's output becomes maps, if it is none; None is as the map was made.
+        reshape: how the layer's output becomes maps; None is as it did when the map was made.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),
@@ -209,7 +214,7 @@ class LayerDeletion(_LayerCurve):
         most: how many references are used for an image.
         steps: of the curve.
         score: "probability", "logit" or "sigmoid".
-        reshape: how the layer's output becomes maps, if it is none; None is as the map was made.
+        reshape: how the layer's output becomes maps; None is as it did when the map was made.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),

@@ -103,6 +103,11 @@ class CellsInFront(nn.AvgPool2d):
         super().__init__(1)
 
 
+def probe_at(model: nn.Module, layer: str, reshape: Reshape | None = None) -> Probe:
+    """The network seen through one layer, whose output is read as any method reads it."""
+    return Probe(model, resolve(model, layer, str), ExtraInputs(1), as_reshape(reshape))
+
+
 def axis_of_layer(model: nn.Module, layer: str, images: Tensor, reshape: Reshape | None = None) -> Axis:
     """Where a layer that outputs maps has its channels; one that outputs anything else is refused.
 
@@ -112,8 +117,13 @@ def axis_of_layer(model: nn.Module, layer: str, images: Tensor, reshape: Reshape
         images: (N, C, H, W) that it takes.
         reshape: "channels-first" or "channels-last", where it cannot be told.
     """
-    (point,) = resolve(model, layer, str)
-    probe = Probe(model, [point], ExtraInputs(1), as_reshape(reshape))
+    if reshape not in (None, "channels-first", "channels-last"):
+        raise LayerError(
+            f"reshape is {reshape!r}; a map that is cut and stitched is (N, channels, height, width) or "
+            "(N, height, width, channels): pass 'channels-first' or 'channels-last'"
+        )
+    probe = probe_at(model, layer, reshape)
+    (point,) = probe.points
     with untouched(model, images.device):
         found = probe.forward(images[:1], torch.zeros(1, dtype=torch.long, device="cpu")).raw[0]
     if found.ndim != 4:

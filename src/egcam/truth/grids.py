@@ -142,7 +142,8 @@ def difull_trial(
 
         score = positive heat in the explained cell / positive heat in all cells
 
-    1 is right; a uniform map scores 1 / n^2.
+    1 is right; a uniform map scores 1 / n^2. `reshape` is "channels-first" or "channels-last", where it cannot be told
+    which the layer outputs; `references` are for methods that take some, the grids themselves unless given.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 
 from egcam.errors import InputError
 from egcam.imageops import in_double
-from egcam.models.capture import Probe
-from egcam.models.inputs import ExtraInputs
-from egcam.models.layers import resolve
-from egcam.models.reading import Reshape, as_reshape
+from egcam.models.reading import Reshape
 from egcam.models.restore import untouched
 from egcam.rng import generator
+from egcam.truth.cut import probe_at
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _AT_ONCE = 32  # images in a pass
@@ -77,7 +75,7 @@ def off_manifold(
         references: (M, C, H, W); image n goes with reference n modulo M.
         real: (R, C, H, W) real images, at least four, of the same data.
         shares: the values of a.
-        reshape: how the layer's output becomes maps, if it is none; see `egcam.Explainer`.
+        reshape: how the layer's output becomes maps, where it is not read rightly; see `egcam.Explainer`.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
@@ -115,8 +113,7 @@ def off_manifold(
 
 def _maps_at(model: nn.Module, layer: str, images: Tensor, reshape: Reshape | None) -> Callable[[Tensor], Tensor]:
     """From any number of images to what the layer outputs for them, (N, K, h, w)."""
-    (point,) = resolve(model, layer, str)
-    probe = Probe(model, [point], ExtraInputs(1), as_reshape(reshape))
+    probe = probe_at(model, layer, reshape)
 
     def of_first(count: int) -> Tensor:
         return torch.zeros(count, dtype=torch.long, device="cpu")

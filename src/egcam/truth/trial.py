@@ -28,7 +28,7 @@ class Trial:
         truth: (N, H, W) the answer: positive where the evidence is, negative where evidence against it is, 0 elsewhere.
         references: (M, C, H, W) for methods that use references.
         score: from signed maps (N, h, w) to (N,) scores.
-        reshape: how the layer's output becomes maps, if it is none; see `egcam.Explainer`.
+        reshape: how the layer's output becomes maps, where it is not read rightly; see `egcam.Explainer`.
     """
 
     name: str

@@ -9,13 +9,13 @@ from typing import Literal
 
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.printing import image_counts
-from egcam.evaluation.stats import Line, Summary, summarised
+from egcam.evaluation.stats import SURE, Line, Summary, summarised
 from egcam.evaluation.table import Table
 from egcam.studies.report.formatting import better, listed, metric_label, spread
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
-_FEW, _LEVEL = 20, 0.05
+_FEW = 20
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def caution(images: Sequence[int], methods: int, primary: str | None = None) -> 
     few = sorted({count for count in images if 0 < count < _FEW})
     if few:
         text += f" With {counted(few[0], 'image')} the intervals are too narrow: take them as a rough guide."
-        if comparisons * 2 / 2 ** few[0] > _LEVEL:
+        if comparisons * 2 / 2 ** few[0] > SURE:
             text += f" So few images cannot show a difference among {counted(comparisons, 'comparison')}."
     return text
 
