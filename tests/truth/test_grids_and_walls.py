@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import egcam
 from egcam import truth
-from egcam.errors import InputError, LayerError, TargetError
+from egcam.errors import InputError, LayerError, ModelError, TargetError
 from egcam.truth.grids import cut_up, stitched
 from support.networks import seeded
 from support.small_models import Kept
@@ -105,6 +105,22 @@ def test_a_reshape_that_cannot_be_undone_is_refused() -> None:
     for reshape in (lambda output: output, (6, 6), "tokens"):
         with pytest.raises(LayerError, match="pass 'channels-first' or 'channels-last'"):
             truth.walls_trial(net, images(), "0", rows=2, reshape=reshape)
+
+
+def test_wrappers_are_seen_through_and_what_cannot_be_looked_into_is_refused() -> None:
+    head = (nn.Flatten(), nn.Linear(256, 4))
+    net = seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), *head))
+    images = torch.rand(4, 3, 8, 8, dtype=torch.double)
+    plain, wrapped = (
+        truth.walls_trial(one, images, "1", rows=2).scores("grad-cam") for one in (net, nn.DataParallel(net))
+    )
+    assert torch.equal(plain, wrapped)
+    traced = torch.jit.trace(net, images)
+    grids = truth.make_grids(images, torch.arange(4), count=1)
+    with pytest.raises(ModelError, match="TorchScript"):
+        truth.walls_trial(traced, images, "1", rows=2)
+    with pytest.raises(ModelError, match="TorchScript"):
+        truth.difull_trial(traced, grids, "1")
 
 
 def test_labels_the_network_does_not_have() -> None:

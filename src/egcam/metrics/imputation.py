@@ -52,7 +52,7 @@ def fill_in(images: Tensor, removed: Tensor) -> Tensor:
     """
     if images.device.type == "cpu" and len(images) > 1:
         # One image stays in the processor's cache and does not wait for the slowest of the batch.
-        return torch.cat([fill_in(*one) for one in zip(images.split(1), removed.split(1), strict=True)])
+        return torch.cat([fill_in(images[row : row + 1], removed[row : row + 1]) for row in range(len(images))])
     gone = removed[:, None].to(images)
     guess = torch.where(gone > 0, _coarse_guess(images, gone), images)
     degree = _neighbours(torch.ones_like(gone))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from egcam.errors import LayerError
 from egcam.models.axes import Axis, fits
 from egcam.models.capture import Probe
-from egcam.models.inputs import ExtraInputs
+from egcam.models.inputs import ExtraInputs, plain_model
 from egcam.models.layers import resolve
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import untouched
@@ -29,7 +29,7 @@ class _Half(nn.Module):
 
     def __init__(self, model: nn.Module, layer: str, axis: Axis | None) -> None:
         super().__init__()
-        self.model = model
+        self.model = plain_model(model)
         self.layer = layer
         self.axis = axis
 
@@ -105,6 +105,7 @@ class CellsInFront(nn.AvgPool2d):
 
 def probe_at(model: nn.Module, layer: str, reshape: Reshape | None = None) -> Probe:
     """The network seen through one layer, whose output is read as any method reads it."""
+    model = plain_model(model)
     return Probe(model, resolve(model, layer, str), ExtraInputs(1), as_reshape(reshape))
 
 

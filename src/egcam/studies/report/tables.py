@@ -11,8 +11,7 @@ import numpy as np
 from egcam.attribution.registry import is_control
 from egcam.evaluation.comparable import Values
 from egcam.evaluation.printing import score_table
-from egcam.evaluation.stats import Line, agreement_of_metrics, split_half_reliability
-from egcam.evaluation.table import Table
+from egcam.evaluation.stats import Line, agreement_of_metrics
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages import Cell, Column, TextTable
 from egcam.studies.report.formatting import better, metric_label, spread
@@ -82,10 +81,9 @@ def reliability(section: ModelSection) -> TextTable | None:
     the methods in an order most and least like its own.
     """
     table = section.table
-    names = [name for name in table.metrics if metric_called(name).group != "efficiency"]
+    names, found = list(section.reliability), list(section.reliability.values())
     if len(names) < 2:
         return None
-    found = [split_half_reliability(_of_methods(table, name)) for name in names]
     means = np.array([np.where(table.comparable(name).compared, table.means(name), np.nan) for name in names])
     kept = [place for place, method in enumerate(table.methods) if not is_control(method)]
     agreement = agreement_of_metrics(means[:, kept].T, [metric_called(name).higher_is_better for name in names])
@@ -100,13 +98,6 @@ def reliability(section: ModelSection) -> TextTable | None:
             for name, own, row in zip(names, found, agreement, strict=True)
         ),
     )
-
-
-def _of_methods(table: Table, metric: str) -> Values:
-    """(N, M) the scores of compared methods, controls aside: they would make any metric look reliable."""
-    compared = table.comparable(metric)
-    methods = zip(table.methods, compared.compared, strict=True)
-    return compared.values[:, [bool(counts) and not is_control(name) for name, counts in methods]]
 
 
 def _number(value: float) -> str:

@@ -10,17 +10,18 @@ import numpy as np
 import torch
 from PIL import Image
 
-from egcam.attribution.registry import is_highlighted
+from egcam.attribution.registry import is_control, is_highlighted
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import checked_sharpness
 from egcam.evaluation.comparable import Values, comparable
 from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
-from egcam.evaluation.stats import Summary, baseline_of, intervals, means, summarised
+from egcam.evaluation.stats import Summary, baseline_of, intervals, means, split_half_reliability, summarised
 from egcam.evaluation.table import Table
 from egcam.figures.curve_panels import MeanCurve
 from egcam.figures.style import LineStyle
 from egcam.imageops import heatmaps
+from egcam.metrics.registry import metric as metric_called
 from egcam.progress import Progress, piece_of
 from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
@@ -62,6 +63,7 @@ class ModelSection:
         images: how many every method has finished, with scores or without.
         table: their scores.
         summary: against the baseline.
+        reliability: of each metric, by split halves.
         interpretations: of each form of Expected Grad-CAM.
         ranking: mean ranks over metrics.
         curves: mean perturbation curves, by metric and method.
@@ -76,6 +78,7 @@ class ModelSection:
     images: int
     table: Table
     summary: Summary
+    reliability: Mapping[str, float]
     interpretations: tuple[Interpretation, ...]
     ranking: Ranking | None
     curves: Mapping[str, Mapping[str, MeanCurve]]
@@ -182,6 +185,7 @@ def _section(
         len(results.images(model)),
         table,
         summarised(table, baseline, primary=results.study.primary),
+        _reliability(table),
         tuple(interpret(table, method, results.study.primary) for method in expected),
         _ranking([table]),
         {metric: found for metric, (found, _) in curves.items() if found},
@@ -190,6 +194,18 @@ def _section(
         tuple(provenance.missing(results, model)),
         tuple(provenance.caveats(results, model)),
     )
+
+
+def _reliability(table: Table) -> dict[str, float]:
+    """Of each metric, controls aside: they would make any look reliable."""
+    found = {}
+    for metric in table.metrics:
+        if metric_called(metric).group != "efficiency":
+            scores = table.comparable(metric)
+            methods = zip(table.methods, scores.compared, strict=True)
+            kept = [bool(counts) and not is_control(name) for name, counts in methods]
+            found[metric] = split_half_reliability(scores.values[:, kept])
+    return found
 
 
 def _ranking(tables: Sequence[Table]) -> Ranking | None:
