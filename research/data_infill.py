@@ -26,13 +26,13 @@ FIRST = 11  # of part "reference"; those that maps are compared with begin elsew
 
 
 @cache
-def photographs(normalisation: Normalisation) -> Tensor:
-    """(16, 3, 224, 224) of part "reference"."""
+def photographs(normalisation: Normalisation, side: int) -> Tensor:
+    """(16, 3, side, side) of part "reference"."""
     data = Path(os.environ["EGCAM_DATA"])
     with open(data / "imagenet.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "reference"]
     mean, std = normalisation
-    preprocessing = Preprocessing(mean=mean, std=std)
+    preprocessing = Preprocessing((side, side), side * 8 // 7, mean=mean, std=std)
     chosen = rows[FIRST :: len(rows) // COUNT][:COUNT]
     return torch.stack([preprocessing(read_image(data / "imagenet" / row["file"])) for row in chosen])
 
@@ -41,7 +41,7 @@ def another_photograph(images: Tensor) -> Tensor:
     """For each image one of the photographs, always the same for the same image."""
     numbers = (images.double().sum((1, 2, 3)).abs() * 1000).long() % COUNT
     found = [
-        photographs(seeming_normalisation(float(image.min()), float(image.max())))[number]
+        photographs(seeming_normalisation(float(image.min()), float(image.max())), image.shape[-1])[number]
         for image, number in zip(images, numbers.tolist(), strict=True)
     ]
     return torch.stack(found).to(images)
