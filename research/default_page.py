@@ -38,10 +38,14 @@ CONFIRMED = {  # study: where its maps are made
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
     "confirm-sensitivity": "Each at its usual layer",
+    "confirm-sensitivity-cifar": "Each at its usual layer",
     "confirm-elsewhere": "Other networks, pets",
     "confirm-second": "The runner-up",
+    "confirm-second-cifar": "The runner-up",
     "confirm-infill": "Other infill",
+    "confirm-infill-cifar": "Other infill",
     "confirm-perturbation": "Score-CAM and Ablation-CAM",
+    "confirm-perturbation-cifar": "Score-CAM and Ablation-CAM",
     "confirm-same": "All at the default's layer",
     "confirm-same-cifar": "All at the default's layer",
     "confirm-same-vit": "All at the default's layer",
@@ -447,8 +451,9 @@ metric whose order of the methods is most alike.
 def main() -> None:
     kept = {name: scores(name) for name in CONFIRMED}
     found = {name: table for name, table in kept.items() if table is not None}
-    same = [found.pop(name) for name in list(found) if name.startswith("confirm-same")]
-    found["confirm-same"] = pandas.concat(same)  # one table of all networks
+    for study in _FURTHER:  # one table of all networks
+        parts = [found.pop(name) for name in list(found) if name == study or name.startswith(f"{study}-")]
+        found |= {study: pandas.concat(parts)} if parts else {}
     PAGE.write_text(page(found), encoding="utf-8")
     TABLES.write_text(tables(found), encoding="utf-8")
     for file in LANDING:
