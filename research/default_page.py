@@ -312,8 +312,8 @@ Methods that sample are not among VGG-16's others, for time.
 """
 _GRIDS = """\
 The unchanged networks on grids of four images of different classes, all of which they recognise one by one
-(`research/grids.py`): the share of heat in the cell that shows the explained class. At the default's layer 60
-grids on ImageNet, for time. The default's mean / Grad-CAM's; at the default's layer / HiResCAM's.
+(`research/grids.py`): the share of heat in the cell that shows the explained class. The default's
+mean / Grad-CAM's; at the default's layer / HiResCAM's.
 """
 _REAL = {  # heading: what to know, and the titles of the studies
     "## A planted patch\n": (_PLANTED, ("Planted patch, usual layers", "Planted patch, the default's layer")),
