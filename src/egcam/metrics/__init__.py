@@ -57,9 +57,9 @@ from egcam.metrics.faithfulness import pixel_flipping as pixel_flipping
 from egcam.metrics.faithfulness import pixel_flipping_curve as pixel_flipping_curve
 from egcam.metrics.faithfulness import sensitivity_n as sensitivity_n
 from egcam.metrics.faithfulness import sufficiency as sufficiency
+from egcam.metrics.filling_in import fill_in as fill_in
 from egcam.metrics.imputation import Road as Road
 from egcam.metrics.imputation import RoadBothOrders as RoadBothOrders
-from egcam.metrics.imputation import fill_in as fill_in
 from egcam.metrics.imputation import road as road
 from egcam.metrics.imputation import road_both_orders as road_both_orders
 from egcam.metrics.imputation import road_curve as road_curve

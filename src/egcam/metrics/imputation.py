@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from egcam.errors import InputError
 from egcam.metrics.case import Case
+from egcam.metrics.filling_in import fill_in
 from egcam.metrics.functions import function_of
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, relevance_ranks
@@ -18,80 +18,6 @@ from egcam.metrics.registry import CLEAN, Metric, Work, register
 from egcam.metrics.scoring import CurveScore
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-
-def _neighbours(values: Tensor) -> Tensor:
-    """The weighted sum of a pixel's eight neighbours: 1/6 for those beside it, 1/12 for those across its corners.
-
-    The weights are the outer product of (1, 2, 1) with itself over 12, less its centre: two cheap passes.
-    """
-    rows = 2 * values
-    rows[..., 1:] += values[..., :-1]
-    rows[..., :-1] += values[..., 1:]
-    both = 2 * rows
-    both[..., 1:, :] += rows[..., :-1, :]
-    both[..., :-1, :] += rows[..., 1:, :]
-    return both / 12 - values / 3
-
-
-def fill_in(images: Tensor, removed: Tensor) -> Tensor:
-    """(B, C, H, W) images whose removed pixels are the weighted mean of their neighbours, removed ones included.
-
-    That is a linear system, u_i Σ_j w_ij = Σ_j w_ij u_j for every removed i, solved by conjugate gradients from the
-    solution at half the resolution, to a relative residual of 1e-4 (1e-10 in double precision). Each image and channel
-    stops by itself, so the batch plays no part.
-
-    Args:
-        images: (B, C, H, W).
-        removed: (B, H, W) booleans, at least one false per image.
-
-    Example:
-        >>> line = torch.tensor([[[[0.0, 9.0, 9.0, 3.0]]]])
-        >>> fill_in(line, torch.tensor([[[False, True, True, False]]])).round(decimals=3).tolist()
-        [[[[0.0, 1.0, 2.0, 3.0]]]]
-    """
-    if images.device.type == "cpu" and len(images) > 1:
-        # One image stays in the processor's cache and does not wait for the slowest of the batch.
-        return torch.cat([fill_in(images[row : row + 1], removed[row : row + 1]) for row in range(len(images))])
-    gone = removed[:, None].to(images)
-    guess = torch.where(gone > 0, _coarse_guess(images, gone), images)
-    degree = _neighbours(torch.ones_like(gone))
-
-    def system(values: Tensor) -> Tensor:
-        return gone * (degree * values - _neighbours(values))
-
-    known = images * (1 - gone)
-    unknown = guess * gone
-    wanted = gone * _neighbours(known)
-    residual = wanted - system(unknown)
-    direction = residual
-    size = residual.square().sum((2, 3), keepdim=True)
-    relative = 1e-10 if images.dtype == torch.float64 else 1e-4
-    enough = relative**2 * wanted.square().sum((2, 3), keepdim=True)
-    for _ in range(4 * sum(images.shape[-2:])):
-        open_ = size > enough
-        if not open_.any():
-            break
-        moved = system(direction)
-        step = torch.where(open_, size / (direction * moved).sum((2, 3), keepdim=True).clamp(min=1e-38), 0.0)
-        unknown = unknown + step * direction
-        residual = residual - step * moved
-        smaller = torch.where(open_, residual.square().sum((2, 3), keepdim=True), size)
-        direction = residual + torch.where(open_, smaller / size.clamp(min=1e-38), 0.0) * direction
-        size = smaller
-    return known + unknown
-
-
-def _coarse_guess(images: Tensor, gone: Tensor) -> Tensor:
-    """A first guess for the removed pixels: their solution at half the resolution, or the mean of what is left."""
-    kept = 1 - gone
-    if min(images.shape[-2:]) < 8:
-        total = kept.sum((2, 3), keepdim=True).clamp(min=1)
-        return ((images * kept).sum((2, 3), keepdim=True) / total).expand_as(images)
-    share = functional.avg_pool2d(kept, 2, ceil_mode=True)
-    means = functional.avg_pool2d(images * kept, 2, ceil_mode=True) / share.clamp(min=1e-12)
-    coarse = fill_in(torch.where(share > 0, means, 0.0), share[:, 0] <= 0)
-    return functional.interpolate(coarse, images.shape[-2:], mode="bilinear", align_corners=False)
 
 
 @register(
