@@ -57,3 +57,13 @@ def test_one_pixel_is_enough_to_fill_an_image(shape: tuple[int, int]) -> None:
 def test_nothing_removed_is_nothing_changed() -> None:
     images = torch.rand(2, 3, 8, 8)
     assert torch.equal(metrics.fill_in(images, torch.zeros(2, 8, 8, dtype=torch.bool)), images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_are_filled_in_as_well_as_they_can_hold(dtype: torch.dtype) -> None:
+    images = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    removed = torch.zeros(1, 64, 64, dtype=torch.bool)
+    removed[:, 5:60, 9:50] = True
+    found = metrics.fill_in(images, removed)
+    assert found.dtype == dtype
+    assert torch.allclose(found.float(), metrics.fill_in(images.float(), removed), atol=1e-2)

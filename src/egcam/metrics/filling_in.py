@@ -27,6 +27,8 @@ def fill_in(images: Tensor, removed: Tensor) -> Tensor:
         >>> fill_in(line, torch.tensor([[[False, True, True, False]]])).round(decimals=3).tolist()
         [[[[0.0, 1.0, 2.0, 3.0]]]]
     """
+    if images.dtype in (torch.float16, torch.bfloat16):  # too coarse for sums over an image
+        return fill_in(images.float(), removed).to(images.dtype)
     if images.device.type == "cpu" and len(images) > 1:
         # One image stays in the processor's cache and does not wait for the slowest of the batch.
         return torch.cat([fill_in(images[row : row + 1], removed[row : row + 1]) for row in range(len(images))])
