@@ -313,7 +313,7 @@ Methods that sample are not among VGG-16's others, for time.
 _GRIDS = """\
 The unchanged networks on grids of four images of different classes, all of which they recognise one by one
 (`research/grids.py`): the share of heat in the cell that shows the explained class. The default's
-mean / Grad-CAM's; at the default's layer / HiResCAM's.
+mean / Grad-CAM's; at the default's layer / HiResCAM's. AlexNet's and VGG-16's usual layer is the default's, too.
 """
 _REAL = {  # heading: what to know, and the titles of the studies
     "## A planted patch\n": (_PLANTED, ("Planted patch, usual layers", "Planted patch, the default's layer")),
