@@ -34,6 +34,7 @@ MARKS = "<!-- known answers: written by research/default_page.py -->\n", "<!-- e
 CONFIRMED = {  # study: where its maps are made
     "confirm-usual": "Each at its usual layer",
     "confirm-vgg": "Each at its usual layer",
+    "confirm-vgg-sampled": "VGG-16 with methods that sample",
     "confirm-groups": "Each at its usual layer",
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
@@ -333,6 +334,12 @@ _LANDING_METHODS = {
     "centre": "a blob in the centre",
 }
 _FURTHER = {  # study: heading, what to know, whose mean stands beside the default's
+    "confirm-vgg-sampled": (
+        "### VGG-16 and methods that sample\n",
+        "The paper's formula, Integrated Grad-CAM and Smooth Grad-CAM++ among the others, on fewer images. The "
+        "default's mean / that of the paper's formula.\n",
+        "expected-grad-cam-paper",
+    ),
     "confirm-same": (
         "## All methods at the layer of the default\n",
         "The default's mean / HiResCAM's.\n",
@@ -352,7 +359,7 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
     "confirm-infill": (
         "## Infill that is no method's reference\n",
         "Insertion-deletion where removed pixels become those of another photograph; ROAD in both orders, which fills "
-        "them in from their neighbours, against Grad-CAM, HiResCAM and LayerCAM on fewer images.\n",
+        "them in from their neighbours, on ImageNet against Grad-CAM, HiResCAM and LayerCAM alone.\n",
         "grad-cam",
     ),
     "confirm-perturbation": (
@@ -454,6 +461,8 @@ def main() -> None:
     for study in _FURTHER:  # one table of all networks
         parts = [found.pop(name) for name in list(found) if name == study or name.startswith(f"{study}-")]
         found |= {study: pandas.concat(parts)} if parts else {}
+    if "confirm-vgg-sampled" in found:  # beside the methods that are kept apart, on the same images
+        found["confirm-vgg-sampled"] = pandas.concat([found["confirm-vgg-sampled"], found["confirm-vgg"]])
     PAGE.write_text(page(found), encoding="utf-8")
     TABLES.write_text(tables(found), encoding="utf-8")
     for file in LANDING:
