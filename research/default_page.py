@@ -309,7 +309,6 @@ default's, too, as VGG-16's is. The layer and length of training were changed un
 (SqueezeNet, AlexNet, VGG-16, the ResNets, the transformers), before any map of it was scored on the patch. VGG-16's
 images are drawn from the 246 that it decides as well, the others' from 248. In VGG-16 the last three convolutions learn
 the patch, too, so that their activations alone show where it is: the mean activation puts 0.66 of its heat there.
-Methods that sample are not among VGG-16's others, for time.
 """
 _GRIDS = """\
 The unchanged networks on grids of four images of different classes, all of which they recognise one by one
