@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from PIL import Image
 
+from egcam.evaluation.numbers import counted
 from egcam.photos.files import read_image
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
 
@@ -65,7 +66,7 @@ class FileDataset(Dataset):
         masks = sum(entry.mask is not None for entry in self._entries)
         self.has_labels, self.has_masks = labels == len(self), masks == len(self)
         known = [_share(labels, len(self), "labels"), _share(masks, len(self), "masks")]
-        self.description = f"{title}: {len(self):,} images, {', '.join(known)}"
+        self.description = f"{title}: {counted(len(self), 'image')}, {', '.join(known)}"
         if doubled:
             raise DataError(f"{title}: {doubled} images have the name of another one; give every image its own name")
 
