@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from egcam import metrics
+from egcam.errors import InputError
 
 
 def solved_at_once(image: Tensor, removed: Tensor) -> Tensor:
@@ -67,3 +68,10 @@ def test_sixteen_bits_are_filled_in_as_well_as_they_can_hold(dtype: torch.dtype)
     found = metrics.fill_in(images, removed)
     assert found.dtype == dtype
     assert torch.allclose(found.float(), metrics.fill_in(images.float(), removed), atol=1e-2)
+
+
+def test_nothing_left_is_refused() -> None:
+    removed = torch.zeros(2, 8, 8, dtype=torch.bool)
+    removed[1] = True
+    with pytest.raises(InputError, match="leave at least one"):
+        metrics.fill_in(torch.rand(2, 3, 8, 8), removed)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from egcam.errors import InputError
+
 _MOST_STEPS = 100
 # Of a sweep of Jacobi's method: where pixels have few neighbours, a whole step would swing for ever.
 _DAMPING = 0.9
@@ -27,6 +29,8 @@ def fill_in(images: Tensor, removed: Tensor) -> Tensor:
         >>> fill_in(line, torch.tensor([[[False, True, True, False]]])).round(decimals=3).tolist()
         [[[[0.0, 1.0, 2.0, 3.0]]]]
     """
+    if bool(removed.flatten(1).all(1).any()):
+        raise InputError("every pixel of an image is removed, and none is left to fill it in from: leave at least one")
     if images.dtype in (torch.float16, torch.bfloat16):  # too coarse for sums over an image
         return fill_in(images.float(), removed).to(images.dtype)
     if images.device.type == "cpu" and len(images) > 1:
