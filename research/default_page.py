@@ -26,6 +26,8 @@ from score_tables import (
     verdicts,
 )
 
+from egcam.attribution.registry import is_control
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results" / "default.md"
 TABLES = HERE / "default_tables.md"
@@ -34,7 +36,6 @@ MARKS = "<!-- known answers: written by research/default_page.py -->\n", "<!-- e
 CONFIRMED = {  # study: where its maps are made
     "confirm-usual": "Each at its usual layer",
     "confirm-vgg": "Each at its usual layer",
-    "confirm-vgg-sampled": "VGG-16 with methods that sample",
     "confirm-groups": "Each at its usual layer",
     "confirm-cifar": "Each at its usual layer",
     "confirm-vit": "Each at its usual layer",
@@ -282,6 +283,12 @@ def tables(found: dict[str, pandas.DataFrame]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def with_controls(table: pandas.DataFrame, usual: pandas.DataFrame) -> pandas.DataFrame:
+    """Scores at usual layers, and those of the controls on the same networks, images and metrics."""
+    controls = usual[[is_control(name) for name in usual.method]]
+    return pandas.concat([table, controls.merge(table[["model", "image", "metric"]].drop_duplicates())])
+
+
 def _kept(name: str) -> pandas.DataFrame:
     table = scores(name)
     assert table is not None, f"the scores of {name} are part of the repository"
@@ -333,12 +340,6 @@ _LANDING_METHODS = {
     "centre": "a blob in the centre",
 }
 _FURTHER = {  # study: heading, what to know, whose mean stands beside the default's
-    "confirm-vgg-sampled": (
-        "### VGG-16 and methods that sample\n",
-        "The paper's formula, Integrated Grad-CAM and Smooth Grad-CAM++ among the others, on fewer images. The "
-        "default's mean / that of the paper's formula.\n",
-        "expected-grad-cam-paper",
-    ),
     "confirm-same": (
         "## All methods at the layer of the default\n",
         "The default's mean / HiResCAM's.\n",
@@ -366,7 +367,11 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
         "The default's mean / Score-CAM's, which costs a pass for each channel.\n",
         "score-cam",
     ),
-    "confirm-sensitivity": ("## How steady\n", "", "grad-cam"),
+    "confirm-sensitivity": (
+        "## How steady\n",
+        "Without controls, for a map that never changes is perfectly steady.\n",
+        "grad-cam",
+    ),
 }
 _SHAPLEY = """\
 Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
@@ -460,8 +465,8 @@ def main() -> None:
     for study in _FURTHER:  # one table of all networks
         parts = [found.pop(name) for name in list(found) if name == study or name.startswith(f"{study}-")]
         found |= {study: pandas.concat(parts)} if parts else {}
-    if "confirm-vgg-sampled" in found:  # beside the methods that are kept apart, on the same images
-        found["confirm-vgg-sampled"] = pandas.concat([found["confirm-vgg-sampled"], found["confirm-vgg"]])
+    usual = pandas.concat([found[name] for name in AT_USUAL_LAYERS if name in found])
+    found["confirm-perturbation"] = with_controls(found["confirm-perturbation"], usual)
     PAGE.write_text(page(found), encoding="utf-8")
     TABLES.write_text(tables(found), encoding="utf-8")
     for file in LANDING:

@@ -150,10 +150,12 @@ def verdicts(table: pandas.DataFrame, against: str = "grad-cam") -> Iterator[str
 
 
 def _counts(columns: dict[str, pandas.DataFrame]) -> str:
-    """How many images each metric has scores of, in the order of the metrics; once if they all have as many."""
+    """How many images each metric has scores of: one number, a range of two, or all in the order of the metrics."""
     counts = [len(column) for column in columns.values()]
-    near = max(counts) - min(counts) <= 1
-    return str(min(counts)) if near else ", ".join(map(str, counts))
+    fewest, most = min(counts), max(counts)
+    if most - fewest > 1:
+        return ", ".join(map(str, counts))
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 def not_ahead(title: str, table: pandas.DataFrame) -> Iterator[str]:
