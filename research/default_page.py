@@ -17,9 +17,9 @@ from score_tables import (
     SCORES,
     TRUTH,
     Standing,
+    all_standings,
     not_ahead,
     reliability,
-    said_of,
     scores,
     standings_of,
     tables_of_means,
@@ -153,13 +153,27 @@ def truth() -> pandas.DataFrame:
     return pandas.read_parquet(SCORES / "truth.parquet").astype({"score": "float64"})
 
 
-def behind_in_known_answers() -> Iterator[str]:
-    """The tests in which another method is ahead."""
+def where_not_ahead(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
+    """A table for each question on which something is ahead of the default, the primary one first."""
+    questions: dict[str, dict[str, dict[str, Standing]]] = {}
+    for name, table in found.items():
+        question = questions.setdefault(CONFIRMED[name], {})
+        for network, by_metric in all_standings(table).items():
+            question[network] = question.get(network, {}) | by_metric
+    primary = [question for question in questions if question.startswith("Planted")]
+    for question in primary:
+        yield from not_ahead(question, questions.pop(question))
+    yield from not_ahead("Tests with a known answer", {"`egcam truth`": standings_in_known_answers()})
+    for question, networks in questions.items():
+        yield from not_ahead(question, networks)
+
+
+def standings_in_known_answers() -> dict[str, Standing]:
+    """Where the default stands in each test of `egcam truth`."""
     columns = {}
     for test, part in truth().groupby("test", sort=False, observed=True):
         columns[str(test)] = part.pivot(index="image", columns="method", values="score").dropna(axis=1)
-    found = standings_of(columns, {test: test != "walls" for test in columns})
-    yield from said_of("Tests with a known answer", found)
+    return standings_of(columns, {test: test != "walls" for test in columns})
 
 
 def known_answers() -> Iterator[str]:
@@ -240,9 +254,7 @@ def errors() -> Iterator[str]:
 
 def page(found: dict[str, pandas.DataFrame]) -> str:
     """The short page: what is not ahead, known answers, verdicts."""
-    behind = [*behind_in_known_answers()]
-    behind += [line for name, table in found.items() for line in not_ahead(CONFIRMED[name], table)]
-    parts = [intro("default"), "## Where it is not ahead\n", *(behind or ["Nowhere in the tables below."]), ""]
+    parts = [intro("default"), "## Where it is not ahead\n", *where_not_ahead(found)]
     parts += ["## Against the Shapley values of the layer's cells\n", _SHAPLEY, *shapley("shapley")]
     parts += section("shapley-precise", "", _PRECISE, lambda: shapley("shapley-precise"))
     parts += section("truth-as-map", "### What the truth itself scores\n", _TRUTH_AS_MAP, truth_as_map)

@@ -158,21 +158,35 @@ def _counts(columns: dict[str, pandas.DataFrame]) -> str:
     return str(most) if fewest == most else f"{fewest} to {most}"
 
 
-def not_ahead(title: str, table: pandas.DataFrame) -> Iterator[str]:
-    """Every place where another method is ahead, or a control is not beaten."""
-    for model in sorted(table.model.unique()):
-        found = {METRICS[metric][0][:-2]: standing for metric, standing in standings(table, model).items()}
-        yield from said_of(f"{title}, {model}", found)
+def all_standings(table: pandas.DataFrame) -> dict[str, dict[str, Standing]]:
+    """Where the default stands on each network and metric, metrics as the tables name them."""
+    return {
+        model: {METRICS[metric][0][:-2]: standing for metric, standing in standings(table, model).items()}
+        for model in sorted(table.model.unique())
+    }
 
 
-def said_of(where: str, found: dict[str, Standing]) -> Iterator[str]:
-    """A line for each metric on which another method is ahead, and one for those on which a control is not beaten."""
-    for metric, standing in found.items():
+def not_ahead(where: str, found: dict[str, dict[str, Standing]]) -> Iterator[str]:
+    """A row for each network on which another method is ahead or a control is not beaten; nothing if there is none."""
+    rows = {network: (_behind(by_metric), _unbeaten(by_metric)) for network, by_metric in found.items()}
+    if any(any(row) for row in rows.values()):
+        yield from _header([where, "behind on", "not shown to beat every control on"])
+        yield from (f"| {network} | {' | '.join(row)} |" for network, row in rows.items() if any(row))
+        yield ""
+
+
+def _behind(by_metric: dict[str, Standing]) -> str:
+    """Metrics and, in brackets, the methods that are ahead on them."""
+    metrics: dict[str, list[str]] = {}
+    for metric, standing in by_metric.items():
         if standing.behind:
-            yield f"- {where}: behind on {metric} ({', '.join(standing.behind)})."
-    unbeaten = [metric for metric, standing in found.items() if standing.unbeaten]
-    if unbeaten:
-        yield f"- {where}: not shown to beat every control on {', '.join(unbeaten)}."
+            every = len(standing.behind) == len(standing.others) > 2
+            metrics.setdefault("all others" if every else ", ".join(standing.behind), []).append(metric)
+    return "; ".join(f"{', '.join(names)} ({ahead})" for ahead, names in metrics.items())
+
+
+def _unbeaten(by_metric: dict[str, Standing]) -> str:
+    return ", ".join(metric for metric, standing in by_metric.items() if standing.unbeaten)
 
 
 def reliability(table: pandas.DataFrame) -> Iterator[str]:
