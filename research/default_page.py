@@ -371,7 +371,7 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
     "confirm-infill": (
         "## Infill that is no method's reference\n",
         "Insertion-deletion where removed pixels become those of another photograph; ROAD in both orders, which fills "
-        "them in from their neighbours, on ImageNet against Grad-CAM, HiResCAM and LayerCAM alone.\n",
+        "them in from their neighbours, on ImageNet against Grad-CAM, HiResCAM, LayerCAM and controls alone.\n",
         "grad-cam",
     ),
     "confirm-perturbation": (
