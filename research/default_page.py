@@ -33,7 +33,7 @@ PAGE = HERE.parent / "docs" / "results" / "default.md"
 TABLES = HERE / "default_tables.md"
 LANDING = (HERE.parent / "README.md", HERE.parent / "docs" / "index.md")
 MARKS = "<!-- known answers: written by research/default_page.py -->\n", "<!-- end of known answers -->"
-CONFIRMED = {  # study: where its maps are made
+CONFIRMED = {  # study: the question it answers
     "confirm-usual": "Each at its usual layer",
     "confirm-vgg": "Each at its usual layer",
     "confirm-groups": "Each at its usual layer",
@@ -371,7 +371,7 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
     "confirm-infill": (
         "## Infill that is no method's reference\n",
         "Insertion-deletion where removed pixels become those of another photograph; ROAD in both orders, which fills "
-        "them in from their neighbours, on ImageNet against Grad-CAM, HiResCAM, LayerCAM and controls alone.\n",
+        "them in from their neighbours, on ImageNet only against Grad-CAM, HiResCAM, LayerCAM and controls.\n",
         "grad-cam",
     ),
     "confirm-perturbation": (
@@ -381,7 +381,7 @@ _FURTHER = {  # study: heading, what to know, whose mean stands beside the defau
     ),
     "confirm-sensitivity": (
         "## How steady\n",
-        "Without controls, for a map that never changes is perfectly steady.\n",
+        "No controls here: a map that never changes is perfectly steady.\n",
         "grad-cam",
     ),
 }

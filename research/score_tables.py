@@ -121,7 +121,8 @@ def tables_of_means(table: pandas.DataFrame, ours: str = OURS) -> Iterator[str]:
             figures = []
             for metric in metrics:
                 text = f"{average.loc[method, metric]:.{METRICS[metric][2]}f}"
-                figures.append(f"**{text}**" if average.loc[method, metric] == best[metric] else text)
+                is_best = average.loc[method, metric] == best[metric] and not is_control(method)
+                figures.append(f"**{text}**" if is_best else text)
             yield f"| {method}{' *' * is_control(method)} | " + " | ".join(figures) + " |"
         if ours in average.index:
             found = standings(table, model, ours)
