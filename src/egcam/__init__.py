@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from egcam.attribution.augmented import Augmented as Augmented
     from egcam.attribution.cam import CAM as CAM
     from egcam.attribution.cam import ExpectedGradCAM as ExpectedGradCAM
-    from egcam.attribution.cam import ExpectedGradCAMOfPaper as ExpectedGradCAMOfPaper
     from egcam.attribution.cam import GradCAM as GradCAM
     from egcam.attribution.cam import GradCAMPlusPlus as GradCAMPlusPlus
     from egcam.attribution.cam import GradientCAM as GradientCAM
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from egcam.attribution.saliency import InputGradient as InputGradient
     from egcam.attribution.saliency import IntegratedGradients as IntegratedGradients
     from egcam.attribution.saliency import SmoothGrad as SmoothGrad
+    from egcam.attribution.slope_cam import SlopeCAM as SlopeCAM
     from egcam.attribution.surrogates import LIME as LIME
     from egcam.attribution.surrogates import KernelSHAP as KernelSHAP
     from egcam.attribution.weightings import Weighting as Weighting
@@ -82,7 +82,7 @@ _LATER = {
     "egcam.attribution": "references",
     "egcam.attribution.attention": "AttentionRelevance AttentionRollout",
     "egcam.attribution.augmented": "Augmented",
-    "egcam.attribution.cam": "CAM ExpectedGradCAM ExpectedGradCAMOfPaper GradCAM GradCAMPlusPlus GradientCAM HiResCAM "
+    "egcam.attribution.cam": "CAM ExpectedGradCAM GradCAM GradCAMPlusPlus GradientCAM HiResCAM "
     "IntegratedGradCAM LayerCAM SmoothGradCAMPlusPlus XGradCAM",
     "egcam.attribution.eigen": "EigenCAM EigenGradCAM",
     "egcam.attribution.estimators": "Expected Integrated Smooth Vanilla",
@@ -100,6 +100,7 @@ _LATER = {
     "egcam.attribution.registry": "explain methods register",
     "egcam.attribution.rise": "RISE",
     "egcam.attribution.saliency": "ExpectedGradients InputGradient IntegratedGradients SmoothGrad",
+    "egcam.attribution.slope_cam": "SlopeCAM",
     "egcam.attribution.surrogates": "KernelSHAP LIME",
     "egcam.attribution.weightings": "Weighting",
     "egcam.evaluation.evaluate": "evaluate",

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from egcam.attribution.explanation import Completeness
 from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, powers
 from egcam.attribution.options import check_count
@@ -28,15 +27,11 @@ class Wanted:
 
     Attributes:
         order: how many moments of the gradient the weighting needs.
-        sizes: whether the mean of |g| is needed as well.
         rectify: whether maps will be rectified; the stopping rule looks at what the user will see.
-        by_channel: False where channels are only added up, so that d * g may come with a single one.
     """
 
     order: int = 1
-    sizes: bool = False
     rectify: bool = True
-    by_channel: bool = True
 
 
 MapOf: TypeAlias = Callable[[list[Moments], Tensor], list[Tensor]]
@@ -58,49 +53,18 @@ class Evaluations(ABC):
         self.task = task
 
     @property
-    def slopes(self) -> str | None:
-        """What the samples are made of, where that depends on the network."""
-        return None
-
-    @property
     def at_once(self) -> int:
         """How many are made in one batch."""
         return self.task.batch_size
 
-    @property
-    def image_by_image(self) -> bool:
-        """Whether a batch had better hold many evaluations of few images than few evaluations of many."""
-        return False
-
-    def evaluations_of(self, samples: int) -> int:
-        """How many there are for so many samples."""
-        return samples
-
-    @property
-    def same_everywhere(self) -> bool:
-        """Whether one evaluation is as good as all of them: the gradient is known to be constant."""
-        return False
-
     @abstractmethod
     def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
         """d * g at each layer, (B, K, h, w), for all images of all runs in order; d is the difference term.
-
-        (B, 1, h, w), their sum over the channels, if the single channels are not needed.
         """
 
     def channel_factors(self, images: Tensor) -> list[Tensor] | None:
         """A factor for each channel of each layer, (n or 1, K, 1, 1), or None for 1."""
         return None
-
-    def settle(self, counts: Tensor) -> None:  # noqa: B027 (most have nothing to settle)
-        """Told after every round how many evaluations of each image count, (N,); any further ones are thrown away."""
-
-    def completed(self, maps: list[Tensor]) -> tuple[list[Tensor], Completeness | None]:
-        """The maps, and both sides of the completeness equation where the estimator has one.
-
-        An estimator that knows what its map adds up to may correct it.
-        """
-        return maps, None
 
 
 @dataclass(frozen=True)
@@ -125,8 +89,7 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
     """Average over rounds of whole replicates until all are done or every image's error is small enough."""
 
     def maps_of(means: list[list[Tensor]], images: Tensor) -> list[Tensor]:
-        order = wanted.order
-        moments = [Moments.listed(layer[:order], layer[order] if wanted.sizes else None) for layer in means]
+        moments = [Moments(*layer) for layer in means]
         factors = evaluations.channel_factors(images)
         if factors is not None:
             moments = [layer.scaled(factor) for layer, factor in zip(moments, factors, strict=True)]
@@ -136,7 +99,7 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
     totals = _Totals(len(task.images))
     active = torch.arange(len(task.images), device="cpu")
     evaluation = 0
-    remaining = [1] if evaluations.same_everywhere else list(design.replicates)
+    remaining = list(design.replicates)
     while remaining and len(active):
         now = _round(remaining, design.per_sample * len(active), evaluations.at_once)
         if design.tolerance is not None:
@@ -158,11 +121,8 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
                 if not alive.any():
                     break
         active = active[alive]
-        evaluations.settle(totals.counts)
     everyone = torch.arange(len(task.images), device="cpu")
-    maps, completeness = evaluations.completed(maps_of(totals.means(), everyone))
-    errors = [torch.zeros_like(layer) for layer in maps] if evaluations.same_everywhere else ledger.errors()
-    return Maps(maps, errors, evaluations.reference, completeness, evaluations.slopes)
+    return Maps(maps_of(totals.means(), everyone), ledger.errors(), evaluations.reference)
 
 
 def _round(remaining: list[int], evaluations_per_sample: int, at_once: int) -> list[int]:
@@ -181,8 +141,6 @@ def _replicate_sums(
     """For each layer, the sum of each averaged term over each replicate: (active, replicates, …)."""
     replicate_of = [number for number, size in enumerate(sizes) for _ in range(size * per_sample)]
     pairs = [(evaluation, position) for evaluation in range(len(replicate_of)) for position in range(len(active))]
-    if evaluations.image_by_image:
-        pairs.sort(key=lambda pair: pair[1])
     sums: list[list[Tensor]] = []
     for batch in chunks(pairs, evaluations.at_once):
         runs = list(_runs(batch))
@@ -190,7 +148,7 @@ def _replicate_sums(
             [Run(first + evaluation, active[start:stop]) for evaluation, start, stop in runs]
         )
         for layer, gradient in enumerate(weighted):
-            terms = powers(gradient, wanted.order) + ([gradient.abs()] if wanted.sizes else [])
+            terms = powers(gradient, wanted.order)
             if len(sums) <= layer:
                 sums.append([term.new_zeros(len(active), len(sizes), *term.shape[1:]) for term in terms])
             for total, term in zip(sums[layer], terms, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, TypeGuard, Unpack
 
 import torch
@@ -16,27 +15,24 @@ from egcam.attribution.maps import Maps
 from egcam.attribution.moments import Moments, wide_enough
 from egcam.attribution.options import Common
 from egcam.attribution.path_points import Difference
-from egcam.attribution.paths import Latent, PathLike, as_path
+from egcam.attribution.paths import PathLike
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task, chunks
 from egcam.attribution.weightings import (
     Elementwise,
     GradientMean,
-    Negative,
     Normalised,
     PlusPlus,
     Positive,
-    Summed,
     Weighting,
     WeightingLike,
     as_weighting,
 )
-from egcam.errors import MethodError, ModelError, TargetError
+from egcam.errors import MethodError, ModelError, TargetError, check_known
 from egcam.imageops import by_row, places
-from egcam.models.layers import Layer, inner_layer
+from egcam.models.layers import Layer
 from egcam.models.targets import by_class, class_scores
-from egcam.models.trace import Trace
 
 _UNIFORM = Kernel("uniform", scale=1.0)
 
@@ -52,11 +48,6 @@ class GradientCAM(Explainer):
             "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++), "principal" (Eigen-Grad-CAM) or
             "summed" (the gradient times its difference term, the attribution itself); or a function
             (gradient, activations) -> weights.
-        negative: the weight of negative evidence in m = sum_k c_k, c_k = w_k A^k. A number from 0 to 1 multiplies
-            negative c_k: 1 is the sum itself, 0 leaves the positive parts alone. "agreed": the samples' negative
-            contributions are weighted by how consistently the samples agree on the sign, see `Weighting.map`; for a
-            single gradient, and wherever the gradient is the same at all points, that is the sum itself. Signed maps
-            count negative evidence in full.
         common: the options all explainers take.
     """
 
@@ -70,11 +61,9 @@ class GradientCAM(Explainer):
         *,
         gradient: Estimator | None = None,
         weighting: WeightingLike | None = None,
-        negative: Negative = 1.0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, layer, **common)
-        self.negative = _checked_negative(negative)
         self.gradient = Vanilla() if gradient is None else gradient
         if not isinstance(self.gradient, Estimator):
             raise MethodError(
@@ -89,38 +78,19 @@ class GradientCAM(Explainer):
         return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
-        negative = 1.0 if self.signed else self.negative
-        # Not passed on where it is 1: a weighting of yours may have a map without it.
-        less: dict[str, Negative] = {} if negative == 1.0 else {"negative": negative}
-
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
             return [
-                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)], **less)
+                self.weighting.map(layer, wide_enough(activations)[own.to(activations.device)])
                 for layer, activations in zip(moments, task.activations, strict=True)
             ]
 
-        by_channel = not (isinstance(self.weighting, Summed) and negative == 1.0)
-        wanted = Wanted(self.weighting.order, negative == "agreed", not self.signed, by_channel)
-        found = self.gradient.estimate(task, wanted, map_of)
-        return found if self.weighting.is_complete else replace(found, completeness=None)
+        return self.gradient.estimate(task, Wanted(self.weighting.order, not self.signed), map_of)
 
     def _options(self) -> dict[str, Any]:
         return {
             "gradient": plain_settings(self.gradient),
             "weighting": type(self.weighting).__name__,
-            "negative": self.negative,
         }
-
-
-def _checked_negative(negative: Negative) -> Negative:
-    if negative == "agreed":
-        return "agreed"
-    if isinstance(negative, bool) or not isinstance(negative, int | float) or not 0.0 <= negative <= 1.0:
-        raise MethodError(
-            "negative is the weight of negative evidence, a number from 0 to 1 (1 counts it in full) or 'agreed', "
-            f"not {negative!r}"
-        )
-    return float(negative)
 
 
 class _NamedCAM(GradientCAM):
@@ -132,7 +102,6 @@ class _NamedCAM(GradientCAM):
         layer: Layer = None,
         *,
         gradient: Estimator | None = None,
-        negative: Negative = 1.0,
         **common: Unpack[Common],
     ) -> None:
         if "weighting" in common:
@@ -140,7 +109,7 @@ class _NamedCAM(GradientCAM):
                 f"{self.name} is defined by its weighting; for another one "
                 "use egcam.GradientCAM(model, gradient=..., weighting=...)"
             )
-        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
+        super().__init__(model, layer, gradient=gradient, **common)
 
 
 @register(
@@ -248,130 +217,35 @@ class SmoothGradCAMPlusPlus(_NamedCAM):
 @register(
     "expected-grad-cam",
     label="Expected Grad-CAM",
-    summary="what each place adds to the score, integrated from reference images to the image at the layer",
-    group="gradient",
-    cost=3,
-    line=("vermillion", "-", "o"),
-    usual=True,
-    highlight=True,
-)
-class ExpectedGradCAM(_NamedCAM):
-    """Expected Grad-CAM: a CAM on the gradient's expectation over references and the path from them to the image.
-
-        M_s = A in a random half of the cells, A'_s elsewhere,     A'_s = f(x'_s)
-        W_s = (M_s - A'_s) * slope from A'_s to M_s  +  (A - M_s) * slope from M_s to A
-        map = relu( mean_s sum_k W_s,k )
-
-    A and A' are what the layer outputs for the image and for a reference. Slopes take the place of gradients: exact for
-    the whole step (`egcam.models.slopes`). Before the ReLU the map adds up to y(x) - E[y(x')], with a class token
-    together with the token's part: it says how much of the score each place is worth (`explanation.completeness`). Only
-    what follows the layer is run for each step, so a map costs little more than Grad-CAM's before a small head.
-
-    This is our form of the method. The paper's formula, pooled weights along a path of images, is the registered method
-    "expected-grad-cam-paper"; other forms are made of `path`, `difference` and `weighting`, or of `GradientCAM` and
-    `Expected`, which also takes smoothing noise.
-
-    Args:
-        model: the classifier.
-        layer: where; see `Explainer`. By default the last spatial layer where several layers with weights follow it
-            (VGG-16); else one further in: of ResNets the last layer of the next finer resolution, 14 x 14 at 224
-            pixels. Where the gradient is the same at all points, an average has nothing to add.
-        reference: what x' is drawn from: images of the data set, a name, …; see `Expected`. Images of your own data
-            are best. By default photographs that come with the package; for images that have neither 1 nor 3
-            channels, and for signals, volumes and video, blurred copies and plain colours.
-        samples: n, the most steps for each image. A reference takes two, before a dense head one.
-        seed: of all draws.
-        path: "stepwise", "latent", "linear", "subset" or a callable; see `Expected`. By default "stepwise", or "latent"
-            if `difference` is another.
-        difference: "latent", "none", "input" or "increment"; see `Expected`. By default "none" on a path of images,
-            else "latent".
-        weighting: "summed", the attribution itself; "elementwise", times A; "mean", pooled, times A. By default
-            "summed" where there is a difference, else "elementwise".
-        tolerance: the relative standard error of the map at which sampling stops.
-        common: the options all explainers take.
-
-    Example:
-        >>> head = [nn.Flatten(), nn.Linear(72, 4), nn.Tanh(), nn.Linear(4, 3)]
-        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), *head)
-        >>> explanation = ExpectedGradCAM(net, reference="black", signed=True)(torch.rand(2, 1, 8, 8), target=0)
-        >>> explanation.maps.shape, bool((explanation.completeness.gap.abs() < 1e-5).all())
-        (torch.Size([2, 6, 6]), True)
-    """
-
-    cause_of_zero = (
-        "the layer outputs the same for it as for its references, or does not reach the target; choose other "
-        "references or another layer"
-    )
-
-    def __init__(
-        self,
-        model: nn.Module,
-        layer: Layer = None,
-        *,
-        reference: ReferenceLike = None,
-        samples: int = 32,
-        seed: int = 0,
-        path: PathLike | None = None,
-        difference: Difference | None = None,
-        weighting: Literal["summed", "elementwise", "mean"] | None = None,
-        tolerance: float | None = None,
-        **common: Unpack[Common],
-    ) -> None:
-        path = path or ("stepwise" if difference in (None, "latent") else "latent")
-        difference = difference or ("latent" if isinstance(as_path(path), Latent) else "none")
-        weighting = weighting or ("elementwise" if difference == "none" else "summed")
-        gradient = Expected(reference, samples, path=path, difference=difference, tolerance=tolerance, seed=seed)
-        super().__init__(model, layer, gradient=gradient, **common)
-        if weighting not in _OF_EXPECTED:
-            raise MethodError(
-                f"the weighting of Expected Grad-CAM is {' or '.join(map(repr, _OF_EXPECTED))}, not {weighting!r}; "
-                "any other is egcam.GradientCAM(model, gradient=egcam.Expected(...), weighting=...)"
-            )
-        if weighting == "summed" and difference == "none":
-            raise MethodError(
-                "weighting='summed' adds up weighted differences, so it needs difference='latent', 'increment' or "
-                "'input'"
-            )
-        self.weighting = as_weighting(weighting)
-        all_evidence = self.signed or self.negative == 1.0
-        if gradient.is_latent and difference == "latent" and weighting == "summed" and all_evidence:
-            self.gradient = replace(gradient, exact_sum=True)
-
-    def usual_layer(self, trace: Trace) -> str:
-        """See `egcam.models.layers.inner_layer`."""
-        return inner_layer(self.model, trace)
-
-
-_OF_EXPECTED = ("summed", "elementwise", "mean")
-
-
-@register(
-    "expected-grad-cam-paper",
-    label="Expected Grad-CAM (paper)",
-    summary="as its paper writes it: along a path of images, with pooled weights and a uniform kernel",
+    summary="the gradient averaged over references and the way from them to the image, weighed by what differs",
     group="gradient",
     cost=14,
     line=("orange", "-", "D"),
-    highlight=True,
+    usual=True,
 )
-class ExpectedGradCAMOfPaper(_NamedCAM):
-    """Expected Grad-CAM as its paper writes it (Buono et al., 2024).
+class ExpectedGradCAM(_NamedCAM):
+    """Expected Grad-CAM (Buono et al., 2024), as we read its paper.
 
-        z_s = x'_s + a_s (x - x'_s) + eta_s,     w_k = 1/n sum_s mean_ij( f_k(x - x'_s) * dy/dA^k at z_s )
-        map = relu( sum_k w_k A^k )
+        z_s = x'_s + a_s (x - x'_s) + eta_s,     W_k,ij = k_k/n sum_s f_k,ij(x - x'_s) * dy/dA^k_ij at z_s
+        map = relu( sum_k W_k A^k )
+
+    x' is drawn from `reference`, a from U(0, 1), eta from `kernel`. What the paper leaves open, and which reading its
+    own numbers speak for, is in the guide to the method.
 
     Args:
         model: the classifier.
-        layer: where; see `Explainer`.
-        reference: what x' is drawn from; see `Expected`. By default blurred copies and plain colours.
+        layer: where; see `Explainer`. By default the last spatial layer, as in the paper.
+        reference: what x' is drawn from: best images of your data set; see `Expected`. By default photographs that come
+            with the package.
         samples: n.
         seed: of all draws.
-        kernel: of eta; see `Kernel`.
+        kernel: of eta; see `Kernel`. Its `normaliser` is the paper's k, 1 unless asked for.
+        difference: "input", f(x - x'); "latent", f(x) - f(x'); or "none", 1.
+        weighting: "elementwise", weights by location; or "mean", pooled over the places.
+        path: "linear", "subset" or a callable; see `Expected`.
         tolerance: the relative standard error of the map at which sampling stops.
         common: the options all explainers take.
     """
-
-    weighting = GradientMean()
 
     def __init__(
         self,
@@ -382,11 +256,18 @@ class ExpectedGradCAMOfPaper(_NamedCAM):
         samples: int = 32,
         seed: int = 0,
         kernel: KernelLike = _UNIFORM,
+        difference: Difference = "input",
+        weighting: Literal["elementwise", "mean"] = "elementwise",
+        path: PathLike = "linear",
         tolerance: float | None = None,
         **common: Unpack[Common],
     ) -> None:
-        gradient = Expected(reference, samples, kernel=kernel, difference="input", tolerance=tolerance, seed=seed)
+        gradient = Expected(
+            reference, samples, path=path, kernel=kernel, difference=difference, tolerance=tolerance, seed=seed
+        )
         super().__init__(model, layer, gradient=gradient, **common)
+        check_known(weighting, ("elementwise", "mean"), "weighting of Expected Grad-CAM", MethodError)
+        self.weighting = as_weighting(weighting)
 
 
 @register(

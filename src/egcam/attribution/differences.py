@@ -67,8 +67,9 @@ def _completeness(this: Completeness | None, that: Completeness | None) -> Compl
     return Completeness(
         this.total - that.total,
         this.expected - that.expected,
+        this.around - that.around,
+        this.exact & that.exact,
         _minus(this.attributions, that.attributions),
-        _minus(this.correction, that.correction),
     )
 
 

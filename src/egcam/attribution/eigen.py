@@ -14,7 +14,7 @@ from egcam.attribution.moments import wide_enough
 from egcam.attribution.options import Common
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task
-from egcam.attribution.weightings import Negative, Principal, first_component
+from egcam.attribution.weightings import Principal, first_component
 from egcam.models.layers import Layer
 
 
@@ -73,7 +73,6 @@ class EigenGradCAM(_NamedCAM):
         layer: where; see `Explainer`.
         centred: take each product's mean over the positions away first, as pytorch-grad-cam does.
         gradient: how dy/dA is obtained; see `GradientCAM`.
-        negative: the weight of negative evidence; see `GradientCAM`.
         common: the options all explainers take.
     """
 
@@ -84,10 +83,9 @@ class EigenGradCAM(_NamedCAM):
         *,
         centred: bool = False,
         gradient: Estimator | None = None,
-        negative: Negative = 1.0,
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(model, layer, gradient=gradient, negative=negative, **common)
+        super().__init__(model, layer, gradient=gradient, **common)
         self.weighting = Principal(centred)
 
     def _options(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -16,11 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
-from egcam.attribution.maps import Maps, facts_of
+from egcam.attribution.maps import Maps
 from egcam.attribution.options import check_count
-from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
-from egcam.errors import EgcamError, InputError, ModelError, NonFiniteMapWarning, TargetError, ZeroMapWarning, warn_user
+from egcam.errors import (
+    EgcamError,
+    IncompleteMapWarning,
+    InputError,
+    ModelError,
+    NonFiniteMapWarning,
+    TargetError,
+    ZeroMapWarning,
+    warn_user,
+)
 from egcam.imageops import Size, fused, fused_errors, size_of
 from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
@@ -41,7 +49,8 @@ from egcam.models.place_layers import place_layers
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import add_hook, untouched
 from egcam.models.rows import check_rows
-from egcam.models.targets import Score, Target, Targets, imagenet_classes, known_classes
+from egcam.models.session import Session, session_of
+from egcam.models.targets import Score, Target, Targets, check_score, imagenet_classes, known_classes
 from egcam.models.tokens import are_tokens
 from egcam.models.trace import Trace, dry_run
 
@@ -80,6 +89,7 @@ class Explainer(ABC):
 
     name: ClassVar[str]
     at_input: ClassVar[bool] = False
+    image_by_image: ClassVar[bool] = False  # whether a task holds a single image
     cpu_memory: ClassVar[int] = 384 * 2**20
     cause_of_zero: ClassVar[str] = (
         "the gradient is zero at the layer, as where the output is saturated or the layer does not reach the target; "
@@ -112,13 +122,8 @@ class Explainer(ABC):
         self._layer = layer
         self._reshape = as_reshape(reshape)
         self.dimensions = dimensions
-        self._dimensions: dict[tuple[int, ...], int] = {}
-        self._layout = Layout()
-        self._references = ReferenceActivations()
-        self._traces: dict[tuple[int, ...], Trace | None] = {}
         self._points: tuple[LayerPoint, ...] | None = None
-        self._by_image: bool | None = None
-        Targets(None, 0, score)
+        check_score(score)
         if self.at_input:
             self._points = (INPUT,)
         elif layer is not None and not is_word(layer, self.model):
@@ -174,7 +179,9 @@ class Explainer(ABC):
             progress: called with (passes done, passes expected) as the work proceeds.
         """
         listed = self._listed or is_listed(images)
-        dimensions = self._dimensions_of(images, inputs, keywords or {}) if isinstance(images, Tensor) else 2
+        session, keywords = session_of(self.model), dict(keywords or {})
+        weights = session.look(self.model)
+        dimensions = self._dimensions_of(images, inputs, keywords, session) if isinstance(images, Tensor) else 2
         if dimensions == 2:
             warn_if_channels_last(images)
         single = isinstance(images, Tensor) and images.ndim == dimensions + 1
@@ -182,43 +189,23 @@ class Explainer(ABC):
         images = check_images(images, self.model, dimensions)
         warn_if_up_to_255(images)
         given = images if given is None else given
-        extra = ExtraInputs(len(images), tuple(inputs), dict(keywords or {}), listed)
+        extra = ExtraInputs(len(images), tuple(inputs), keywords, listed)
         setting = Setting(
             size=(images.shape[-2], images.shape[-1]), run=lambda one: self._output_of(one, images, extra)
         )
         meter = Meter(progress)
         meter.expect(len(images) * self.passes)
-        tasks: list[Task] = []
-        found: list[Maps] = []
         with untouched(self.model, images.device), _export_guards_explained():
             targets = Targets(target, len(images), self.score, self.classes, setting)
             check_rows(self.model, images, extra)
-            points = self._layer_points(images, extra, targets)
-            self._refuse_embeddings(images, extra, targets)
-            if self.batch_size != 1 and self._runs_by_image(points, images, extra):
+            look = self._look(images, extra, targets, session)
+            if targets.explain_predictions and look.trace is not None and look.trace.is_headless:
+                raise _no_head(look.trace)
+            if look.by_image and self.batch_size != 1:
                 return self._one_by_one(given, listed, target, inputs, keywords, progress)
-            probe = Probe(
-                self.model, points, extra, self._reshape, self._layout, lambda some: self._trace_of(some, extra)
-            )
-            size = self._images_at_once(images, points, extra)
-            memo: dict[str, Any] = {}
-            for start in range(0, len(images), size):
-                stop = min(start + size, len(images))
-                rows = torch.arange(start, stop, device="cpu")
-                task = Task(
-                    probe,
-                    images[start:stop],
-                    rows,
-                    targets.part(start, stop),
-                    size,
-                    meter,
-                    memo,
-                    self._references,
-                    self._tails_at_once(images, points, extra),
-                )
-                found.append(self._explain(task))
-                tasks.append(task)
-        return self._explanation(given, size_of(images), tasks, found, points, meter, single, targets.descriptions)
+            tasks = self._tasks(images, extra, targets, session, look, meter)
+            found = [self._explain(task) for task in tasks]
+        return self._explanation(given, size_of(images), tasks, found, look, meter, single, targets, weights.checksum)
 
     def stream(
         self,
@@ -270,14 +257,6 @@ class Explainer(ABC):
         layer = "found" if self._points is None else " + ".join(point.name for point in self._points)
         return f"{type(self).__name__}({type(self.model).__name__}, layer={layer!r})"
 
-    def _runs_by_image(self, points: Sequence[LayerPoint], images: Tensor, extra: ExtraInputs) -> bool:
-        """Whether images must be run one at a time: their layers run for each, as in some detectors, or mix them."""
-        if self._by_image is None:
-            trace = self._trace_of(images, extra)
-            may_be = extra.listed or (trace is not None and trace.places == "boxes")
-            self._by_image = (may_be and _runs_twice(self.model, points, images, extra)) or _mixes_images(self.model)
-        return self._by_image
-
     def _one_by_one(self, images: Tensor, listed: bool, target: Target, *more: Any) -> Explanation:
         """Explain with one image in each pass."""
         alone = copy(self)
@@ -293,74 +272,118 @@ class Explainer(ABC):
 
     # -- layer and batch size --------------------------------------------------------------------
 
-    def _dimensions_of(self, images: Tensor, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> int:
-        shape = tuple(images.shape)
-        if shape not in self._dimensions:
-            self._dimensions[shape] = dimensions_of(self.model, images, self.dimensions, inputs, keywords)
-        return self._dimensions[shape]
+    def _dimensions_of(
+        self, images: Tensor, inputs: Sequence[Any], keywords: Mapping[str, Any], session: Session
+    ) -> int:
+        def inferred() -> int:
+            return dimensions_of(self.model, images, self.dimensions, inputs, keywords)
 
-    def _layer_points(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> tuple[LayerPoint, ...]:
-        if self._points is None:
-            trace = self._traces[tuple(images.shape[1:])] = dry_run(self.model, images, extra, targets.reader())
-            if targets.are_of_embeddings:
-                # A layer with as many channels as there are outputs is then no map of class scores.
-                trace = replace(trace, classes=None)
-            several = self._several_layers(trace) if self._layer is None else []
-            self._points = resolve(self.model, several or None, lambda: self._found(trace))
-        return self._points
+        return session.fact(("dimensions", tuple(images.shape), self.dimensions), inferred)
+
+    def _look(self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session) -> _Look:
+        """What is to be known of the network for such images; looked up once."""
+        shape = (tuple(images.shape[1:]), images.dtype, images.device, extra.listed)
+
+        def trace() -> Trace | None:
+            return session.fact(("trace", *shape), lambda: _dry_run(self.model, images, extra))
+
+        def points_found() -> tuple[LayerPoint, ...]:
+            return self._find_points(images, extra, targets)
+
+        if self._points is not None:
+            points = self._points
+        elif targets.are_classes:
+            key = ("points", type(self), self._layer, *shape)
+            names = session.fact(key, lambda: [point.name for point in points_found()])
+            points = resolve(self.model, names, str)
+        else:
+            # What is explained may decide what is found, so it is the explainer's own.
+            points = self._points = points_found()
+        names = tuple(point.name for point in points)
+        memory = self._budget(images.device)
+
+        def sizes() -> tuple[int, int, bool]:
+            found = trace()
+            if found is None:
+                return 0, 0, _mixes_images(self.model)
+            may_be = extra.listed or found.places == "boxes"
+            by_image = (may_be and _runs_twice(self.model, points, images, extra)) or _mixes_images(self.model)
+            own = 2 * images[0].numel() * images.element_size()
+            return own + found.bytes_per_image(names), found.bytes_of_tail(names), by_image
+
+        of_image, of_tail, by_image = session.fact(("sizes", names, *shape), sizes)
+        return _Look(
+            points,
+            trace(),
+            by_image,
+            at_once=self._at_once(images, of_image, memory),
+            tails_at_once=self._at_once(images, of_tail, memory),
+            of_tail=of_tail,
+            memory=memory,
+        )
+
+    def _find_points(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> tuple[LayerPoint, ...]:
+        trace = dry_run(self.model, images, extra, targets.reader())
+        if targets.are_of_embeddings:
+            # A layer with as many channels as there are outputs is then no map of class scores.
+            trace = replace(trace, classes=None)
+        several = self._several_layers(trace) if self._layer is None else []
+        return resolve(self.model, several or None, lambda: self._found(trace))
 
     def _several_layers(self, trace: Trace) -> list[str]:
         places = place_layers(trace)
         streams = [] if places else parallel_layers(trace)
         return streams if len(streams) > 1 else places
 
-    def _refuse_embeddings(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> None:
-        """The largest number of an embedding is no predicted class."""
-        if None not in targets.wanted:
-            return
-        trace = self._trace_of(images, extra)
-        if trace is not None and trace.is_headless:
-            raise TargetError(
-                f"this network has no classification head: its {trace.classes} outputs are an embedding, and none of "
-                "them is a predicted class. Pass a target, e.g. target=egcam.targets.Similarity(an_image), a callable, "
-                "or the index of an output"
-            )
-
     def _found(self, trace: Trace) -> str:
         word = self._layer
         return BY_WORD[word](self.model, trace) if is_word(word, self.model) else self.usual_layer(trace)
 
-    def _images_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
-        own, names = images[0].numel() * images.element_size(), [point.name for point in points]
-        return self._at_once(images, extra, lambda trace: 2 * own + trace.bytes_per_image(names))
+    def _tasks(
+        self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session, look: _Look, meter: Meter
+    ) -> list[Task]:
+        """The images in as many parts as fit into memory, or one by one."""
+        probe = Probe(
+            self.model,
+            look.points,
+            extra,
+            self._reshape,
+            session.fact("layout", Layout),
+            lambda some: session.fact(
+                ("trace", tuple(some.shape[1:]), some.dtype, some.device, extra.listed),
+                lambda: _dry_run(self.model, some, extra),
+            ),
+        )
+        size, memo, tasks = (1 if self.image_by_image else look.at_once), {}, []
+        for start in range(0, len(images), size):
+            stop = min(start + size, len(images))
+            tasks.append(
+                Task(
+                    probe,
+                    images[start:stop],
+                    torch.arange(start, stop, device="cpu"),
+                    targets.part(start, stop),
+                    look.at_once,
+                    meter,
+                    memo,
+                    session,
+                    look.tails_at_once,
+                    look.of_tail,
+                    look.memory,
+                )
+            )
+        return tasks
 
-    def _tails_at_once(self, images: Tensor, points: Sequence[LayerPoint], extra: ExtraInputs) -> int:
-        """How many runs of what follows the layers fit into the memory budget together."""
-        names = [point.name for point in points]
-        return self._at_once(images, extra, lambda trace: trace.bytes_of_tail(names))
-
-    def _at_once(self, images: Tensor, extra: ExtraInputs, bytes_of: Callable[[Trace], int]) -> int:
+    def _at_once(self, images: Tensor, needed: int, memory: int) -> int:
         """How many of what takes so many bytes each fit into the memory budget together."""
         if self.batch_size is not None:
             return self.batch_size
-        trace = self._trace_of(images, extra)
-        if trace is None:
+        if not needed:
             return _SMALL
-        needed, most = max(1, bytes_of(trace)), _MOST_AT_ONCE
+        most = _MOST_AT_ONCE
         if images.device.type == "cpu" and self.memory is None:
             most = max(_SMALL, min(most, _CPU_CACHED // needed))
-        return max(1, min(most, self._budget(images.device) // needed))
-
-    def _trace_of(self, images: Tensor, extra: ExtraInputs) -> Trace | None:
-        shape = tuple(images.shape[1:])
-        if shape not in self._traces:
-            try:
-                self._traces[shape] = dry_run(self.model, images, extra)
-            except EgcamError:
-                raise
-            except Exception:  # any error will occur again in the real pass, where it can be reported properly
-                self._traces[shape] = None
-        return self._traces[shape]
+        return max(1, min(most, memory // needed))
 
     def _budget(self, device: torch.device) -> int:
         if self.memory is not None:
@@ -377,14 +400,15 @@ class Explainer(ABC):
         size: Size,
         tasks: list[Task],
         found: list[Maps],
-        points: Sequence[LayerPoint],
+        look: _Look,
         meter: Meter,
         single: bool,
-        described: tuple[str, ...] | None,
+        targets: Targets,
+        checksum: str,
     ) -> Explanation:
         layers = [torch.cat(parts) for parts in zip(*(part.maps for part in found), strict=True)]
         shown = layers if self.signed else [layer.relu() for layer in layers]
-        self._warn(tasks, layers, shown)
+        self._warn(tasks, found, layers, shown)
         error = None
         if all(part.errors is not None for part in found):
             joined = [torch.cat(parts) for parts in zip(*(part.errors or [] for part in found), strict=True)]
@@ -404,23 +428,31 @@ class Explainer(ABC):
             targets=known([task.indices for task in tasks]),
             scores=whole([task.scores for task in tasks]),
             predictions=known([task.predictions for task in tasks]),
-            layer=" + ".join(point.name for point in points),
+            layer=" + ".join(point.name for point in look.points),
             method=self.method,
             reference=found[0].reference,
             error=known([error]),
             passes=meter.done,
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
-            options={**self._options(), "score": self.score, "signed": self.signed, **facts_of(found)},
+            options={**self._options(), "score": self.score, "signed": self.signed},
             classes=_names(self.classes, tasks),
             images=images,
             outputs=known([task.outputs for task in tasks]),
-            described=described,
-            weights_checksum=tasks[0].probe.weights.checksum,
+            described=targets.descriptions,
+            weights_checksum=checksum,
             reshape=self._reshape,
         )
 
-    def _warn(self, tasks: list[Task], before: list[Tensor], shown: list[Tensor]) -> None:
+    def _warn(self, tasks: list[Task], found: list[Maps], before: list[Tensor], shown: list[Tensor]) -> None:
+        inexact = [number for number, part in enumerate(found) if part.inexact is not None]
+        if inexact:
+            warn_user(
+                f"{self.method}: the map of image {_few(inexact)} is made of derivatives between reference and image, "
+                f"not of exact slopes ({found[inexact[0]].inexact}); explanation.completeness.gap says what its sum "
+                "is off by",
+                IncompleteMapWarning,
+            )
         broken = [i for i in range(len(shown[0])) if not all(bool(layer[i].isfinite().all()) for layer in shown)]
         if broken:
             warn_user(
@@ -438,6 +470,47 @@ class Explainer(ABC):
                 f"{self.method}: the map of image {_few(zero)} is zero everywhere: {cause}",
                 ZeroMapWarning,
             )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is known of a network for images of one kind.
+
+    Attributes:
+        points: the layers explained.
+        trace: a dry run, if there is one.
+        by_image: whether images must be run one at a time: their layers run for each, as in some detectors, or mix them.
+        at_once: the most images in one pass.
+        tails_at_once: the most rows in one run of what follows the layers.
+        of_tail: bytes that one row takes in such a run.
+        memory: bytes that a pass may take.
+    """
+
+    points: tuple[LayerPoint, ...]
+    trace: Trace | None
+    by_image: bool
+    at_once: int
+    tails_at_once: int
+    of_tail: int
+    memory: int
+
+
+def _dry_run(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Trace | None:
+    try:
+        return dry_run(model, images, extra)
+    except EgcamError:
+        raise
+    except Exception:  # any error will occur again in the real pass, where it can be reported properly
+        return None
+
+
+def _no_head(trace: Trace) -> TargetError:
+    """The largest number of an embedding is no predicted class."""
+    return TargetError(
+        f"this network has no classification head: its {trace.classes} outputs are an embedding, and none of "
+        "them is a predicted class. Pass a target, e.g. target=egcam.targets.Similarity(an_image), a callable, "
+        "or the index of an output"
+    )
 
 
 @contextmanager
@@ -476,12 +549,9 @@ def _together(parts: list[Completeness | None], layers: list[Tensor], single: bo
     known = [part for part in parts if part is not None]
     if len(known) != len(parts) or len(layers) != 1:
         return None
-    corrections = [part.correction for part in known if part.correction is not None]
     whole = Completeness(
-        torch.cat([part.total for part in known]),
-        torch.cat([part.expected for part in known]),
+        *(torch.cat([getattr(part, name) for part in known]) for name in ("total", "expected", "around", "exact")),
         layers[0].detach(),
-        torch.cat(corrections) if corrections else None,
     )
     return whole.each(lambda tensor: tensor[0]) if single else whole
 

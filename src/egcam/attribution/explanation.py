@@ -29,28 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Completeness:
-    """Whether an attribution adds up: both sides of sum(attributions) = y(x) - E[y(x')], for each image.
-
-    What bypasses the layer keeps the image's values: y(x') is then the score when only the layer outputs what it does
-    for the reference.
+    """Whether an attribution adds up: y(x) - E[y(x')] = sum(attributions) + what goes around the layer - gap.
 
     Attributes:
         total: (N,) the sum of the signed attributions over all channels and positions (and tokens that belong to none).
         expected: (N,) y(x) - E[y(x')], over the references that were drawn.
+        around: (N,) how much of that does not pass through the layer: the score when only the layer returns what it
+            does for a reference, less the reference's own.
+        exact: (N,) whether slopes were taken throughout, rather than derivatives at nodes.
         attributions: (N, h, w) the signed map that adds up, in units of the score.
-        correction: (N,) what the mean of the samples lacked of `expected` and the map was given, so that it adds up (0
-            for a map that is zero or not finite, which stays as it is); None for methods that correct nothing.
     """
 
     total: Tensor
     expected: Tensor
+    around: Tensor
+    exact: Tensor
     attributions: Tensor | None = None
-    correction: Tensor | None = None
 
     @property
     def gap(self) -> Tensor:
-        """(N,) total - expected: the error of the path integral; 0 up to rounding if the map was corrected."""
-        return self.total - self.expected
+        """(N,) what the sum is off by, as it was found; nothing is corrected."""
+        return self.total - (self.expected - self.around)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Completeness:
         """With a change made to each of the tensors."""
@@ -179,7 +178,7 @@ class Explanation:
         """(N,) how much of the score a region adds: the attributions inside it, in units of the score.
 
         A cell of the map counts by the part of it that the region covers, so disjoint regions add up. Only complete
-        methods have it, such as Expected Grad-CAM at one layer.
+        methods have it, such as SlopeCAM at one layer.
 
         Args:
             region: a mask, (H, W) for all images or (N, H, W), True or 1 inside; or a box (left, top, right, bottom)
@@ -188,7 +187,7 @@ class Explanation:
         if self.completeness is None or self.completeness.attributions is None:
             raise MethodError(
                 f"only a complete attribution can be added up over a region, and {self.method!r} with these options is "
-                "none: use egcam.ExpectedGradCAM(model) at one layer"
+                "none: use egcam.SlopeCAM(model) at one layer"
             )
         attributions, axes = self.completeness.attributions, len(self.size)
         mask = region if isinstance(region, Tensor) else _box(region, self.size)
@@ -202,18 +201,18 @@ class Explanation:
     def worth(self, index: int = 0) -> str:
         """What the hottest tenth of an image adds to the score, "+6.1 of +8.9"; empty unless the method is complete.
 
-        The whole is y(x) - E[y(x')]. What calls for more samples is said: a sum that is off by more than a tenth, "+3.7
-        of +7.6 (gap +5.2)", or a map of which more than half is the correction, "+3.7 of +7.6 (corrected by +5.2)".
+        The whole is y(x) - E[y(x')]. What a tenth of it is missing by is said: "+3.7 of +7.6 (2.1 go around the layer)",
+        "+3.7 of +7.6 (gap +5.2)".
         """
         if self.completeness is None or self.completeness.attributions is None:
             return ""
         hottest = self.share(self.hottest()).reshape(-1)[index]
-        whole = float(self.completeness.expected.reshape(-1)[index])
-        gap = float(self.completeness.gap.reshape(-1)[index])
-        correction = self.completeness.correction
-        corrected = 0.0 if correction is None else float(correction.reshape(-1)[index])
-        missed = f" (corrected by {corrected:+.1f})" if abs(corrected) > 0.5 * abs(whole) else ""
-        missed = f" (gap {gap:+.1f})" if abs(gap) > 0.1 * abs(whole) else missed
+        whole, around, gap = (
+            float(sides.reshape(-1)[index])
+            for sides in (self.completeness.expected, self.completeness.around, self.completeness.gap)
+        )
+        missed = f" ({around:+.1f} go around the layer)" if abs(around) > 0.1 * abs(whole) else ""
+        missed += f" (gap {gap:+.1f})" if abs(gap) > 0.1 * abs(whole) else ""
         return f"{float(hottest):+.1f} of {whole:+.1f}{missed}"
 
     def hottest(self, part: float = 0.1) -> Tensor:

@@ -27,7 +27,7 @@ from egcam.models.reading import loaded_reshape, saved_reshape
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")
-_SIDES = ("total", "expected", "attributions", "correction")
+_SIDES = ("total", "expected", "around", "exact", "attributions")
 _COMPLETE = "completeness_"
 _ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum")
 _KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
@@ -194,14 +194,15 @@ def _read_batch(folder: Path, start: int) -> Explanation:
     with np.load(folder / f"{_stem(start)}.npz", allow_pickle=False) as arrays:
         for name in arrays.files:
             array = arrays[name]
-            if name not in _KNOWN or array.dtype.kind not in ("iu" if name in _CLASSES else "f"):
+            kinds = "iu" if name in _CLASSES else "b" if name == f"{_COMPLETE}exact" else "f"
+            if name not in _KNOWN or array.dtype.kind not in kinds:
                 raise ValueError(f"{name} of {array.dtype} are no part of an explanation")
             tensors[name] = torch.from_numpy(array).to(getattr(torch, facts["dtypes"][name]))
     _check_tensors(tensors, len(facts["size"]))
     checksums = facts.get("image_checksums")
     sides = {name: tensors.pop(f"{_COMPLETE}{name}") for name in _SIDES}
-    total, expected = sides.pop("total"), sides.pop("expected")
-    completeness = None if total is None or expected is None else Completeness(total, expected, **sides)
+    needed = [side for name, side in sides.items() if name != "attributions"]
+    completeness = None if any(side is None for side in needed) else Completeness(**sides)  # type: ignore[arg-type]
     return Explanation(
         size=tuple(facts["size"]),
         layer=facts["layer"],

@@ -13,7 +13,7 @@ from egcam.attribution.maps import Maps
 from egcam.attribution.options import Common, is_whole
 from egcam.attribution.registry import register
 from egcam.attribution.task import Task
-from egcam.attribution.weightings import Negative, WeightingLike
+from egcam.attribution.weightings import WeightingLike
 from egcam.errors import MethodError, TargetError
 from egcam.models.layers import Layer
 from egcam.models.targets import by_class, class_score
@@ -39,7 +39,6 @@ class FinerCAM(GradientCAM):
         similar: how many of them.
         gradient: how the gradient is obtained; see `GradientCAM`.
         weighting: how it weighs the channels; see `GradientCAM`. By default as in Grad-CAM.
-        negative: the weight of negative evidence; see `GradientCAM`.
         common: the options all explainers take.
 
     Example:
@@ -57,10 +56,9 @@ class FinerCAM(GradientCAM):
         similar: int = 3,
         gradient: Estimator | None = None,
         weighting: WeightingLike | None = None,
-        negative: Negative = 1.0,
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(model, layer, gradient=gradient, weighting=weighting, negative=negative, **common)
+        super().__init__(model, layer, gradient=gradient, weighting=weighting, **common)
         if not is_whole(similar) or similar < 1:
             raise MethodError(f"similar is a number of classes, at least 1, not {similar!r}")
         self.gamma, self.similar = float(gamma), similar

@@ -36,7 +36,7 @@ def frame_of(explanation: Explanation) -> pd.DataFrame:
         **hottest_points(explanation),
         "total": _numbers(None if sides is None else sides.total, count),
         "expected": _numbers(None if sides is None else sides.expected, count),
-        "correction": _numbers(None if sides is None else sides.correction, count),
+        "around": _numbers(None if sides is None else sides.around, count),
         "passes": explanation.passes / count,
     }
     return pd.DataFrame(columns, index=pd.RangeIndex(count))

@@ -53,11 +53,6 @@ class Kernel:
         scale = self.scale * value_range(images) if self.relative else self.scale
         return (scale * self._drawn(images, sample, seed)).expand(images.shape)
 
-    def latent_noise(self, activations: Tensor, sample: int, seed: int) -> Tensor:
-        """The same for what a layer outputs, (n, …): scaled by the standard deviation of each image's activations."""
-        spread = activations.float().flatten(1).std(1).to(activations)
-        return self.scale * spread.reshape(-1, *[1] * (activations.ndim - 1)) * self._drawn(activations, sample, seed)
-
     def _drawn(self, tensor: Tensor, sample: int, seed: int) -> Tensor:
         draw = torch.randn if self.distribution == "gaussian" else torch.rand
         source = generator(seed, "kernel", sample)

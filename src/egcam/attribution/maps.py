@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,17 +18,11 @@ class Maps:
         errors: their standard errors, where they were sampled.
         reference: what the references were.
         completeness: both sides of the completeness equation, for estimators that have one.
-        slopes: "steps" or "derivatives", for estimators that have both.
+        inexact: why derivatives had to stand in for slopes, for methods that take slopes.
     """
 
     maps: list[Tensor]
     errors: list[Tensor] | None = None
     reference: str | None = None
     completeness: Completeness | None = None
-    slopes: str | None = None
-
-
-def facts_of(parts: Sequence[Maps]) -> dict[str, str]:
-    """What is known of how maps were made only once they are."""
-    slopes = {part.slopes for part in parts} - {None}
-    return {"slopes": "steps" if slopes == {"steps"} else "derivatives"} if slopes else {}
+    inexact: str | None = None

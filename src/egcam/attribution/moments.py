@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,31 +12,22 @@ from egcam.imageops import widest
 
 @dataclass(frozen=True)
 class Moments:
-    """Averages of g, and where they are asked for of g^2, g^3 and |g| (`size`), at one layer; each (n, K, h, w)."""
+    """Averages of g, and where they are asked for of g^2 and g^3, at one layer; each (n, K, h, w)."""
 
     first: Tensor
     second: Tensor | None = None
     third: Tensor | None = None
-    size: Tensor | None = None
 
     @staticmethod
     def of(gradient: Tensor, order: int) -> Moments:
         """The moments of a single gradient."""
-        return Moments.listed(powers(gradient, order), gradient.abs())
-
-    @staticmethod
-    def listed(powers_of_g: Sequence[Tensor], size: Tensor | None) -> Moments:
-        """From [g], [g, g^2] or [g, g^2, g^3], and |g|."""
-        first, second, third = [*powers_of_g, None, None][:3]
-        assert first is not None
-        return Moments(first, second, third, size)
+        return Moments(*powers(gradient, order))
 
     def scaled(self, factor: Tensor) -> Moments:
         """The moments of g * factor."""
         second = None if self.second is None else self.second * factor**2
         third = None if self.third is None else self.third * factor**3
-        size = None if self.size is None else self.size * factor.abs()
-        return Moments(self.first * factor, second, third, size)
+        return Moments(self.first * factor, second, third)
 
 
 def powers(gradient: Tensor, order: int) -> list[Tensor]:

@@ -16,11 +16,11 @@ from egcam.attribution.paths import Linear, Path
 from egcam.attribution.references import Drawn, Reference, Visit
 from egcam.attribution.sampling import Scheme
 from egcam.attribution.task import Task, chunks
-from egcam.imageops import by_row, places
+from egcam.imageops import places
 from egcam.rng import generator
 
-Difference: TypeAlias = Literal["none", "input", "latent", "increment"]
-DIFFERENCES: tuple[Difference, ...] = ("none", "input", "latent", "increment")
+Difference: TypeAlias = Literal["none", "input", "latent"]
+DIFFERENCES: tuple[Difference, ...] = ("none", "input", "latent")
 
 _MOST_LATENTS = 256  # reference activations kept for the latent difference
 
@@ -38,7 +38,6 @@ class PathPlan:
         seed: of all draws.
         per_sample: evaluations of each sample.
         fixed_reference: whether all samples of an image share its first reference.
-        exact_sum: whether the map is corrected so that it adds up exactly.
         distinct: how many of a pool's references are drawn, if that is known beforehand.
     """
 
@@ -50,7 +49,6 @@ class PathPlan:
     seed: int = 0
     per_sample: int = 1
     fixed_reference: bool = False
-    exact_sum: bool = False
     distinct: int | None = None
 
 
@@ -94,7 +92,6 @@ class _Points:
     references: Tensor
     keys: list[Hashable]
     shares: list[float]
-    samples: list[int]
 
     @staticmethod
     def joined(parts: Sequence[_Points]) -> _Points:
@@ -103,7 +100,6 @@ class _Points:
             torch.cat([part.references for part in parts]),
             [key for part in parts for key in part.keys],
             [share for part in parts for share in part.shares],
-            [sample for part in parts for sample in part.samples],
         )
 
 
@@ -136,7 +132,7 @@ class PathPoints(Evaluations):
         points = self._between(drawn.images, images, shares, [sample] * len(shares))
         if self.plan.kernel is not None:
             points = points + self.plan.kernel.noise(images, run.evaluation, self.plan.seed)
-        return _Points(points, drawn.images, drawn.keys, shares, [sample] * len(shares))
+        return _Points(points, drawn.images, drawn.keys, shares)
 
     def _between(self, references: Tensor, images: Tensor, shares: Sequence[float], samples: Sequence[int]) -> Tensor:
         if len(set(zip(shares, samples, strict=True))) == 1:
@@ -157,25 +153,9 @@ class PathPoints(Evaluations):
         if self.plan.difference == "input":
             found = self.task.features(self.task.images[own] - points.references, own)
             return [wide_enough(layer) for layer in found]
-        if self.plan.difference == "increment":
-            return self._increments(own, points)
         here = [wide_enough(layer)[own.to(layer.device)] for layer in self.task.activations]
         there = self._latent(own, points)
         return [at_image - at_reference for at_image, at_reference in zip(here, there, strict=True)]
-
-    def _increments(self, own: Tensor, points: _Points) -> list[Tensor]:
-        """dA/da, from the activations half a step of the path before and after each point."""
-        half = 0.5 / self.plan.samples
-        before = [max(0.0, share - half) for share in points.shares]
-        after = [min(1.0, share + half) for share in points.shares]
-        ends = []
-        for shares in (after, before):
-            images = self._between(points.references, self.task.images[own], shares, points.samples)
-            ends.append([wide_enough(layer) for layer in self.task.features(images, own)])
-        widths = [stop - start for start, stop in zip(before, after, strict=True)]
-        return [
-            (later - earlier) / by_row(later.new_tensor(widths), later) for later, earlier in zip(*ends, strict=True)
-        ]
 
     def _latent(self, own: Tensor, points: _Points) -> list[Tensor]:
         """f(x') for each row; references that come again are passed through the network once."""

@@ -38,20 +38,6 @@ class Linear(Path):
 
 
 @dataclass(frozen=True)
-class Latent(Linear):
-    """z = A' + a (A - A'): the straight line between activations at the layer, rather than between images."""
-
-
-@dataclass(frozen=True)
-class Stepwise(Latent):
-    """From A' to A in two steps: a random half of the layer's cells first, then the others.
-
-    Each step has one slope for each activation, that between the two ends, in place of a derivative somewhere between
-    them (`egcam.models.slopes`). Before a dense head all cells go in one step, which leaves more references to be seen.
-    """
-
-
-@dataclass(frozen=True)
 class RandomSubset(Path):
     """A share a of the pixels of x', chosen at random, is replaced by those of x.
 
@@ -93,12 +79,7 @@ class Custom(Path):
         return points
 
 
-PATHS: dict[str, Callable[[], Path]] = {
-    "linear": Linear,
-    "subset": RandomSubset,
-    "latent": Latent,
-    "stepwise": Stepwise,
-}
+PATHS: dict[str, Callable[[], Path]] = {"linear": Linear, "subset": RandomSubset}
 
 
 def as_path(path: PathLike) -> Path:
@@ -110,4 +91,4 @@ def as_path(path: PathLike) -> Path:
         return PATHS[path]()
     if callable(path):
         return Custom(path)
-    raise SamplingError(f"a path is 'linear', 'subset', 'latent', 'stepwise' or a callable, not {type(path).__name__}")
+    raise SamplingError(f"a path is 'linear', 'subset' or a callable, not {type(path).__name__}")

@@ -89,8 +89,8 @@ class Reference(ABC):
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
 
-    def for_path(self, images: Tensor | None, latent: bool) -> Reference:
-        """What it stands for on a path of images, or in a layer's own space; itself unless it is `Usual`."""
+    def for_images(self, images: Tensor) -> Reference:
+        """What it stands for with such images; itself unless it is `Usual`."""
         return self
 
     def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
@@ -347,14 +347,14 @@ class Usual(Reference):
         """What it is."""
         return "usual"
 
-    def for_path(self, images: Tensor | None, latent: bool) -> Reference:
+    def for_images(self, images: Tensor) -> Reference:
         """The photographs, or `mixed`."""
-        comparable = images is None or (images.ndim == 4 and images.shape[1] in (1, 3))
-        return Photographs(self.mean, self.std) if latent and comparable else mixed()
+        comparable = images.ndim == 4 and images.shape[1] in (1, 3)
+        return Photographs(self.mean, self.std) if comparable else mixed()
 
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
-        """Those of `mixed`."""
-        return mixed().draw(images, rows, sample, seed)
+        """Those of what it stands for."""
+        return self.for_images(images).draw(images, rows, sample, seed)
 
 
 Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]

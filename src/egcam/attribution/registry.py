@@ -252,11 +252,11 @@ def takes(name: str) -> set[str]:
 def explain(
     model: nn.Module,
     images: Tensor | Sequence[Tensor],
-    method: str = "expected-grad-cam",
+    method: str = "slope-cam",
     target: Target = None,
     **options: Any,
 ) -> Explanation:
-    """Explain images with a method by name, by default Expected Grad-CAM.
+    """Explain images with a method by name, by default SlopeCAM.
 
     Args:
         model: the classifier.

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.models.capture import ForwardPass, GradientPass, Probe
+from egcam.models.layers import LayerPoint
 from egcam.models.replay import Replay
+from egcam.models.session import Session
 from egcam.models.targets import Targets
 
 Progress = Callable[[int, int], None]
@@ -60,8 +61,10 @@ class Task:
         batch_size: the most images in one pass.
         meter: counts the passes.
         memo: for what estimators keep between the tasks of one call.
-        kept: the references that the explainer has seen in this and earlier calls.
+        session: what is known of the model.
         tails_at_once: the most rows in one run of what follows a layer.
+        tail_bytes: what one row takes in such a run; 0 where that is unknown.
+        memory: bytes that a pass, and what is kept of it, may take.
 
     Attributes:
         scores: (n,) what is explained, from the first pass on.
@@ -78,8 +81,10 @@ class Task:
         batch_size: int,
         meter: Meter,
         memo: dict[str, Any],
-        kept: ReferenceActivations | None = None,
+        session: Session | None = None,
         tails_at_once: int = 1,
+        tail_bytes: int = 0,
+        memory: int = 0,
     ) -> None:
         self.probe = probe
         self.images = images
@@ -88,8 +93,9 @@ class Task:
         self.batch_size = batch_size
         self.meter = meter
         self.memo = memo
-        self.kept = ReferenceActivations() if kept is None else kept
+        self.session = Session() if session is None else session
         self.tails_at_once = tails_at_once
+        self.tail_bytes, self.memory = tail_bytes, memory
         self.indices: Tensor | None = None
         self.predictions: Tensor | None = None
         self.outputs: Tensor | None = None
@@ -104,7 +110,7 @@ class Task:
         seen = self.probe.forward(self.images, self.rows)
         self.meter.add(len(self.images))
         with torch.no_grad():
-            self.scores = self._settle(seen.output)
+            self.scores = self.settle(seen.output)
         self.activations = seen.activations
         return seen
 
@@ -112,7 +118,7 @@ class Task:
         """The same pass with gradients; `before_backward` gets the (n,) scores with the graph behind them."""
 
         def score(output: Any) -> Tensor:
-            scores = self._settle(output)
+            scores = self.settle(output)
             if before_backward is not None:
                 before_backward(scores)
             return scores
@@ -129,8 +135,14 @@ class Task:
             Replay(self.probe.at(point), self.images, self.rows, self.meter.add) for point in self.probe.points
         ]
         with torch.no_grad():
-            self.scores = self._settle(self.tails[0].output)
+            self.scores = self.settle(self.tails[0].output)
         self.activations = [tail.as_maps(tail.activations) for tail in self.tails]
+
+    def note_first(self, output: Any, activations: Tensor, point: LayerPoint) -> None:
+        """What a pass over the images showed that was made elsewhere: the output, and what a layer returned."""
+        with torch.no_grad():
+            self.scores = self.settle(output)
+        self.activations.append(self.probe.as_maps(point, activations, self.images))
 
     @contextmanager
     def showing(self, images: Tensor) -> Iterator[None]:
@@ -148,7 +160,8 @@ class Task:
         finally:
             vars(self).update(before)
 
-    def _settle(self, output: Any) -> Tensor:
+    def settle(self, output: Any) -> Tensor:
+        """(n,) what is explained, given the output for the images themselves."""
         count = len(self.images)
         with torch.no_grad():
             self.indices = self.targets.indices(output)
@@ -157,6 +170,13 @@ class Task:
             if self.class_weights is not None and self.outputs is not None and self.indices is not None:
                 self._weights = self.class_weights(self.outputs, self.indices)
         return self.scores_of(output, torch.arange(count, device="cpu"))
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """In which dtype the user's autocast runs operations, if one is on."""
+        device = self.images.device.type
+        on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return torch.get_autocast_dtype(device) if on else None
 
     def gradients(self, points: Tensor, own: Tensor) -> GradientPass:
         """A pass with gradients at `points`, row b being a variant of this task's image `own[b]`."""

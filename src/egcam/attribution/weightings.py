@@ -16,17 +16,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from egcam.attribution.moments import Moments
 from egcam.errors import MethodError, check_known
 from egcam.imageops import by_row, places, widest
 
-Negative: TypeAlias = float | Literal["agreed"]
 WeightingLike: TypeAlias = "Weighting | str | Callable[[Tensor, Tensor], Tensor]"
 
 
@@ -34,7 +32,6 @@ class Weighting(ABC):
     """From moments of the gradient and activations A, both (n, K, h, w), to a map (n, h, w)."""
 
     order: int = 1
-    is_complete: bool = False  # whether its signed map adds up to all that the gradient and its difference term hold
 
     @abstractmethod
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
@@ -44,25 +41,9 @@ class Weighting(ABC):
         """(n, K, h, w) what each channel adds to the map: w_k A^k."""
         return self.weights(moments, activations) * activations
 
-    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
-        """(n, K, h, w) what each channel would add if all samples had the same sign: w_k(E|g|) |A^k|."""
-        assert moments.size is not None
-        magnitudes = activations.abs()
-        return self.weights(Moments(moments.size), magnitudes) * magnitudes
-
-    def map(self, moments: Moments, activations: Tensor, negative: Negative = 1.0) -> Tensor:
-        """sum_k c_k with c_k = w_k A^k, where negative evidence may count for less.
-
-        A number: it multiplies negative c_k. "agreed": the samples' mean positive and negative contributions,
-        P_k = (s_k + c_k)/2 and N_k = (s_k - c_k)/2 with s_k the `sizes`, are added up as P_k - r_k N_k with
-        r_k = |c_k| / s_k: 1 where all samples agree, 0 where they cancel out.
-        """
-        found = self.contributions(moments, activations)
-        if negative == "agreed":
-            sizes = torch.maximum(self.sizes(moments, activations), found.abs())
-            agreement = found.abs() / torch.where(sizes == 0, torch.ones_like(sizes), sizes)
-            return ((sizes + found) - agreement * (sizes - found)).sum(1) / 2
-        return (found if negative == 1.0 else functional.leaky_relu(found, negative)).sum(1)
+    def map(self, moments: Moments, activations: Tensor) -> Tensor:
+        """(n, h, w) sum_k w_k A^k."""
+        return self.contributions(moments, activations).sum(1)
 
 
 class GradientMean(Weighting):
@@ -110,10 +91,6 @@ class PlusPlus(Weighting):
 
     order = 3
 
-    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
-        """The contributions' own: these weights are made of powers of g, which have no sign to agree on."""
-        return self.contributions(moments, activations).abs()
-
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, 1, 1)."""
         assert moments.second is not None
@@ -143,11 +120,6 @@ class Principal(Weighting):
         products = moments.first * activations
         products = _centred(products) if self.centred else products
         return products * principal_direction(products)
-
-    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
-        """|v_k| E|g| |A^k|, v that of the mean gradient."""
-        assert moments.size is not None
-        return self._direction(moments, activations).abs() * moments.size * activations.abs()
 
     def _direction(self, moments: Moments, activations: Tensor) -> Tensor:
         products = moments.first * activations
@@ -191,8 +163,6 @@ def _centred(planes: Tensor) -> Tensor:
 class Summed(Weighting):
     """The layer attribution itself: map = sum_k W_k. Makes sense only with a difference term in the gradient."""
 
-    is_complete = True
-
     def weights(self, moments: Moments, activations: Tensor) -> Tensor:
         """(n, K, h, w)."""
         return moments.first
@@ -201,10 +171,6 @@ class Summed(Weighting):
         """W_k."""
         return moments.first
 
-    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
-        """E|g|."""
-        assert moments.size is not None
-        return moments.size
 
 
 class Magnitude(Weighting):
@@ -218,9 +184,6 @@ class Magnitude(Weighting):
         """|W_k|."""
         return moments.first.abs()
 
-    def sizes(self, moments: Moments, activations: Tensor) -> Tensor:
-        """|W_k|: nothing of it is negative."""
-        return moments.first.abs()
 
 
 @dataclass(frozen=True)

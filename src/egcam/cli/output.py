@@ -73,8 +73,8 @@ def _completeness(explanation: Explanation) -> dict[str, float] | None:
     if found is None:
         return None
     hottest = explanation.share(explanation.hottest())
-    sides = {"total": found.total, "expected": found.expected, "correction": found.correction, "hottest_tenth": hottest}
-    return {name: float(side[0]) for name, side in sides.items() if side is not None}
+    sides = {"total": found.total, "expected": found.expected, "around": found.around, "hottest_tenth": hottest}
+    return {name: float(side[0]) for name, side in sides.items()}
 
 
 def prediction_dict(prediction: Prediction) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,11 +20,11 @@ from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
-from egcam.models.nested import mapped_tensors, tensor_in
+from egcam.models.nested import mapped_tensors, tensor_in, tensors_in, with_first_tensor
 from egcam.models.reading import Reader, Reshape
 from egcam.models.restore import add_hook
+from egcam.models.slopes import Recording, SlopeGraph
 from egcam.models.trace import Trace, dry_run
-from egcam.models.weight_checksum import Weights, weights_of
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,19 @@ class _Stop(BaseException):
 class _Tap:
     """A forward hook on one layer that takes the activations and, on request, starts the gradient there."""
 
-    def __init__(self, point: LayerPoint, with_gradient: bool, images: int, on_seen: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        point: LayerPoint,
+        with_gradient: bool,
+        images: int,
+        on_seen: Callable[[], None],
+        mark: Callable[[Tensor], Tensor],
+    ) -> None:
         self.point = point
         self.images = images
         self.with_gradient = with_gradient
         self.on_seen = on_seen
+        self.mark = mark
         self.calls = 0
         self.tensor: Tensor | None = None
         self.gradients_were_off = False
@@ -107,11 +114,12 @@ class _Tap:
         if not self.with_gradient:
             # A copy, because the next module may work in place.
             self.tensor = found.detach().clone()
+            self.mark(found)
             return None
         self.gradients_were_off = not torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         self.tensor = found if found.requires_grad else found.detach().requires_grad_()
-        return self.tensor.clone()
+        return self.mark(self.tensor.clone())
 
 
 class Probe:
@@ -143,11 +151,6 @@ class Probe:
         self.trace = self._dry_run if trace is None else trace
         self._reader = Reader(model, reshape)
 
-    @cached_property
-    def weights(self) -> Weights:
-        """The model's weights, as they were when first asked for."""
-        return weights_of(self.model)
-
     def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> ForwardPass:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""
 
@@ -170,6 +173,48 @@ class Probe:
             return self._activations(taps, images)
 
         return self.layout.run(images, attempt)
+
+    def recorded(self, images: Tensor, rows: Tensor, recording: Recording) -> ForwardPass:
+        """A pass whose operations behind the layer are written down; see `egcam.models.slopes`."""
+        with torch.no_grad(), self._taps(len(images), with_gradient=False, mark=recording.mark) as taps, recording:
+            output = self._run(images, rows, torch.preserve_format)
+        return ForwardPass([], [self._tapped_or(tap, images) for tap in taps], output)
+
+    def graph(self, images: Tensor, rows: Tensor, graph: SlopeGraph) -> tuple[Tensor, Any]:
+        """What the layer returned, (n, …), and the model's output, with the graph of what lies between."""
+        last: Tensor | None = None
+        # A network may switch gradients off around the layer and, leaving that block, back to what was before.
+        for before_layer in (torch.no_grad(), torch.enable_grad()):
+            with before_layer, self._taps(len(images), with_gradient=True, mark=graph.mark) as taps, graph:
+                output = self._run(images, rows, torch.preserve_format)
+            last = self._tapped_or(taps[0], images)
+            if any(tensor.requires_grad for tensor in tensors_in(output)):
+                break
+        assert last is not None
+        return last, output
+
+    def replaced(self, images: Tensor, rows: Tensor, activations: Tensor) -> Any:
+        """The model's output for images when the layer returns `activations` (B, …) in place of its own."""
+        (point,) = self.points
+        thread, calls, with_gradient = threading.get_ident(), 0, torch.is_grad_enabled()
+
+        def put(module: nn.Module, args: tuple[object, ...], output: object) -> object:
+            nonlocal calls
+            if threading.get_ident() != thread:
+                return None
+            calls += 1
+            if calls != (point.call or 1):
+                return None
+            torch.set_grad_enabled(with_gradient)
+            return with_first_tensor(output, activations.clone())
+
+        assert point.module is not None
+        handle = add_hook(point.module, put)
+        try:
+            with torch.no_grad():
+                return self._run(images, rows, torch.preserve_format)
+        finally:
+            handle.remove()
 
     def gradients(
         self, images: Tensor, rows: Tensor, score: Callable[[Any], Tensor], fast: bool = False
@@ -258,8 +303,17 @@ class Probe:
         )
 
     @contextmanager
-    def _taps(self, images: int, with_gradient: bool, stop: bool = False) -> Iterator[list[_Tap | None]]:
-        """Hooks on every layer for the length of the block; None stands for the input."""
+    def _taps(
+        self,
+        images: int,
+        with_gradient: bool,
+        stop: bool = False,
+        mark: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    ) -> Iterator[list[_Tap | None]]:
+        """Hooks on every layer for the length of the block; None stands for the input.
+
+        What is handed on of a layer's output is given to `mark` first.
+        """
         taps: list[_Tap | None] = []
         handles = []
 
@@ -277,7 +331,7 @@ class Probe:
                 if point.module is None:
                     taps.append(None)
                     continue
-                tap = _Tap(point, with_gradient, images, on_seen)
+                tap = _Tap(point, with_gradient, images, on_seen, mark)
                 taps.append(tap)
                 handles.append(add_hook(point.module, tap))
             yield taps
@@ -295,6 +349,9 @@ class Probe:
             self.as_maps(point, images if tap is None else self._tapped(tap), images)
             for point, tap in zip(self.points, taps, strict=True)
         ]
+
+    def _tapped_or(self, tap: _Tap | None, images: Tensor) -> Tensor:
+        return images if tap is None else self._tapped(tap)
 
     def _tapped(self, tap: _Tap) -> Tensor:
         if tap.tensor is None:

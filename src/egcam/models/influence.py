@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class Influence:
     """A model and what it takes, to find out what its scores depend on.
 
     Args:
-        model: the plain module.
+        model: the plain module, weakly: a session keeps what is found out about a model, and must not keep the model.
         shape: (1, C, H, W) of an image. It is filled with noise: a black one may switch off what any other switches on.
         dtype: of the image.
         device: of the image.
@@ -42,12 +43,18 @@ class Influence:
         kwargs: further named inputs of the model.
     """
 
-    model: nn.Module
+    model: ReferenceType[nn.Module]
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    @property
+    def _model(self) -> nn.Module:
+        model = self.model()
+        assert model is not None
+        return model
 
     def places(self, calls: dict[CallKey, Call]) -> dict[CallKey, Tensor]:
         """For each of some calls, (length,) on which of its tokens the scores depend; of (1, ., ., .) whether at all.
@@ -56,7 +63,7 @@ class Influence:
         """
         try:
             # NaN is what the search for anomalies would stop at.
-            with untouched(self.model, self.device), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
+            with untouched(self._model, self.device), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
                 return self._places(calls)
         except Exception:  # whatever is wrong with the model shows in the real pass
             return {}
@@ -79,13 +86,13 @@ class Influence:
             return mapped_tensors(output, lambda tensor: copy if tensor is found else tensor)
 
         with ExitStack() as stack:
-            for name, module in self.model.named_modules():
+            for name, module in self._model.named_modules():
                 if any(name == wanted for wanted, _ in calls):
                     stack.callback(add_hook(module, partial(take, name)).remove)
             noise = torch.randn(self.shape, generator=generator(0, "influence"), device="cpu")
             # A copy: the model may write into its input, which a tensor that gradients start from does not allow.
             image = noise.to(self.device, self.dtype).requires_grad_().clone()
-            scores = [part for part in _scores(self.model(image, *self.args, **self.kwargs)) if part.requires_grad]
+            scores = [part for part in _scores(self._model(image, *self.args, **self.kwargs)) if part.requires_grad]
         if not scores or not taken:
             return {}
         nothing = [torch.full_like(part, float("nan")) for part in scores]

@@ -84,3 +84,9 @@ def tensor_in(output: object) -> Tensor | None:
         return output
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
     return next((value for value in values if isinstance(value, Tensor)), None)
+
+
+def with_first_tensor(output: Any, new: Tensor) -> Any:
+    """A layer's output with `new` in place of the tensor that `tensor_in` finds in it."""
+    old = tensor_in(output)
+    return mapped_tensors(output, lambda tensor: new if tensor is old else tensor)

@@ -11,21 +11,19 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError
-from egcam.imageops import in_double
 from egcam.models.capture import Probe, does_not_reach, gradients_of
 from egcam.models.layers import LayerPoint
-from egcam.models.nested import mapped_tensors, tensor_in, tensors_in
+from egcam.models.nested import mapped_tensors, tensor_in, tensors_in, with_first_tensor
 from egcam.models.restore import add_hook
 from egcam.models.shadow import replace_modules
-from egcam.models.slopes import Record, record_at, slopes_at
-from egcam.rng import generator
+from egcam.models.slopes import Recording, SlopeGraph
 
 _UNKNOWN = object()
 """Stands for an output that cannot be repeated, so that the module has to run."""
@@ -115,23 +113,7 @@ class _Injected(_StandIn):
         assert self.replay_activations is not None
         if self.replay_activations.requires_grad:
             torch.set_grad_enabled(True)  # the network may have switched them off around the layer
-        return _with_first_tensor(self.replay_memory.repeated(self.replay_output), self.replay_activations)
-
-
-class _Given(_StandIn):
-    """Stands in for a module behind the layer: returns what is given in place of what the module would compute."""
-
-    def __init__(self, original: nn.Module, memory: _Memory) -> None:
-        super().__init__(original, memory)
-        self.replay_given: Tensor | None = None
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """What is given; a copy, because the next module may work in place."""
-        self.replay_calls += 1
-        assert self.replay_given is not None
-        if self.replay_given.requires_grad:
-            torch.set_grad_enabled(True)
-        return self.replay_given.clone()
+        return with_first_tensor(self.replay_memory.repeated(self.replay_output), self.replay_activations)
 
 
 class Replay:
@@ -146,13 +128,24 @@ class Replay:
         images: (n, C, H, W) the images of this replay.
         rows: (n,) their numbers in the call.
         count: called with the number of single-image passes through the whole network, as they are made.
+        recording: writes down the pass over the images; see `egcam.models.slopes`.
+        proofs: what earlier replays of this network found out, by layer: whether each image's rows must be remembered,
+            or None where the whole network has to run.
 
     Attributes:
         output: what the model returned for the images.
         activations: (n, …) what the layer returned, before any reshaping.
     """
 
-    def __init__(self, probe: Probe, images: Tensor, rows: Tensor, count: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        images: Tensor,
+        rows: Tensor,
+        count: Callable[[int], None],
+        recording: Recording | None = None,
+        proofs: dict[str, bool | None] | None = None,
+    ) -> None:
         (self._point,) = probe.points
         assert self._point.module is not None
         self._probe = probe
@@ -161,7 +154,8 @@ class Replay:
         self._count = count
         record = _Record(probe.model, self._point)
         with torch.no_grad(), record:
-            self.output = probe.forward(images, rows).output
+            seen = probe.forward(images, rows) if recording is None else probe.recorded(images, rows, recording)
+        self.output = seen.output
         count(len(images))
         activations = tensor_in(record.layer_output)
         assert activations is not None
@@ -169,7 +163,7 @@ class Replay:
             shape = tuple(activations.shape)
             raise LayerError(
                 f"layer {self._point.name!r} outputs {shape} for {len(images)} image(s): what comes after it cannot "
-                "be run for one of them alone. Use path='linear', or a method with gradients at the image"
+                "be run for one of them alone. Use a method with gradients at the image, such as 'grad-cam'"
             )
         self.activations = activations
         self._layer_calls = record.layer_calls
@@ -184,6 +178,9 @@ class Replay:
         except Exception:  # a module that cannot be copied without its constructor, as sharded ones
             self._forget()
         self._is_proven = False
+        self._proofs = {} if proofs is None else proofs
+        if self.layer in self._proofs:
+            self._take_proof(self._proofs[self.layer])
 
     @property
     def runs_by_itself(self) -> bool:
@@ -216,93 +213,14 @@ class Replay:
         """
         return gradients_at(activations, lambda leaf: score(self._run(leaf, own)), self._point.name)
 
-    def record(self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Record]:
-        """(B,) the scores at the upper ends (B, …) of steps, and what is needed for the slopes up to them."""
+    def graph(self, activations: Tensor, own: Tensor, graph: SlopeGraph) -> tuple[Tensor, Any]:
+        """A copy of `activations` (B, …) to start from, and the model's output for it, with the graph between them."""
+        leaf = activations.detach().clone().requires_grad_()
         self.runs_by_itself  # noqa: B018 (tried now, because it takes rows of its own)
-        return record_at(activations, lambda rows: score(self._run_once(rows, own)))
-
-    def slopes(
-        self, activations: Tensor, own: Tensor, upper: Record, score: Callable[[Any], Tensor], recorded: bool = True
-    ) -> tuple[Tensor, Tensor, Record]:
-        """(B,) the scores at the lower ends of steps, the slopes up to the upper ones, and a record; see `slopes_at`.
-
-        Args:
-            activations: (B, …) what the layer outputs.
-            own: (B,) the number of the image each row belongs to.
-            upper: the record of the upper ends.
-            score: from the model's output to the (B,) numbers explained.
-            recorded: whether a step further down will need the record.
-        """
-        return slopes_at(activations, upper, lambda rows: score(self._run_once(rows, own)), self._point.name, recorded)
-
-    def beyond(self, module: nn.Module, outputs: Tensor) -> Callable[[Tensor, Tensor], Any] | None:
-        """Run only what follows a module behind the layer, from what the module would output.
-
-        Args:
-            module: runs once after the layer, and outputs one tensor.
-            outputs: (n, …) what it outputs for the images; the model's true output must come of it.
-
-        Returns:
-            From (B, …), and the number of the image each row belongs to, to the model's output; None if the true
-            output does not come of the true outputs.
-        """
-        if self._shadow is None:
-            return None
-        given = _Given(module, self._memory)
-        shadow = replace_modules(self._probe.model, {**self._replaced(), id(module): given})
-        # Only the module may read the layer, so any numbers do; the image's own would hide a second reader.
-        here = self.activations[:1]
-        chance = generator(0, "beyond")
-        anything = torch.randn(here.shape, generator=chance, device="cpu", dtype=torch.float32).to(here)
-
-        def run(rows: Tensor, own: Tensor) -> Any:
-            given.replay_given, given.replay_calls = rows, 0
-            try:
-                output = self._replay(anything.expand(len(own), *here.shape[1:]), own, shadow)
-            finally:
-                given.replay_given = None
-            if given.replay_calls != 1:
-                raise LayerError(f"the module behind {self._point.name!r} ran {given.replay_calls} times, not once")
-            return output
-
-        try:
-            with torch.no_grad():
-                again = list(tensors_in(run(outputs, torch.arange(len(self._images), device="cpu"))))
-        except Exception:  # then the tail is run as a whole
-            return None
-        truth = list(tensors_in(self.output))
-        return run if truth and len(again) == len(truth) and all(map(_alike, again, truth)) else None
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Undo the side effects of trial runs: the bits of later runs must not depend on them."""
-        before = self._is_proven, self._memory.row_by_row
-        try:
-            yield
-        finally:
-            self._is_proven, self._memory.row_by_row = before
-
-    def is_affine(self, numbers: Callable[[Any, int], Tensor], at_once: int) -> bool:
-        """Whether some numbers of the output, (B, …) of B rows, are an affine function of what the layer outputs.
-
-        As where nothing but pooling and a linear layer follows. Tried around the first image:
-        f((u + v) / 2) = (f(u) + f(v)) / 2 for points u and v far apart in random directions, which no activation
-        function and no normalisation survives, and from nothing to twice the activations, for outputs that are
-        saturated where the image is. Takes six rows of the tail, at most `at_once` of them in one run.
-        """
-        here = self.activations[0]
-        far = 3.0 * float(here.float().std())
-        chance = generator(0, "affine")
-        steps = torch.randn((2, *here.shape), generator=chance, device="cpu", dtype=torch.float32).to(here)
-        u, v = here + far * steps[0], here - far * steps[1]
-        points = torch.stack([u, torch.zeros_like(here), v, 2 * here, (u + v) / 2, here])
-        own = torch.zeros(len(points), dtype=torch.long, device="cpu")
-        with self.trial():
-            found = [numbers(self.run(some, own[: len(some)]), len(some)) for some in torch.split(points, at_once)]
-        start, end, between = in_double(torch.cat(found)).reshape(3, 2, -1)
-        tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(here.dtype, 1e-2)
-        bend = (between - (start + end) / 2).abs().max()
-        return bool((start[0] != end[0]).all() and bend <= tolerance * (start.abs() + end.abs()).max())
+        with torch.enable_grad(), graph:
+            start = graph.mark(leaf.clone())
+            output = self._replay(start, own) if self._shadow is not None else self._whole(start, own)
+        return leaf, output
 
     def _run(self, activations: Tensor, own: Tensor) -> Any:
         if self._shadow is not None and not self._is_proven:
@@ -315,10 +233,6 @@ class Replay:
             except Exception:  # whatever is wrong with the network itself shows in the whole pass
                 self._forget()
         return self._whole(activations, own)
-
-    def _run_once(self, activations: Tensor, own: Tensor) -> Any:
-        """Without a second try: an operation that cannot be recorded is no fault of the tail's."""
-        return self._replay(activations, own) if self.runs_by_itself else self._whole(activations, own)
 
     def _replaced(self) -> dict[int, nn.Module]:
         assert self._point.module is not None
@@ -353,12 +267,20 @@ class Replay:
 
     def _prove(self) -> None:
         """Try cheaply remembered rows, then each image's own; give up where neither gives the true output."""
+        proof: bool | None = None
         for row_by_row in (False, True):
             self._memory.row_by_row = row_by_row
             if self._is_true():
-                self._is_proven = True
-                return
-        self._forget()
+                proof = row_by_row
+                break
+        self._proofs[self.layer] = proof
+        self._take_proof(proof)
+
+    def _take_proof(self, row_by_row: bool | None) -> None:
+        if row_by_row is None:
+            self._forget()
+        else:
+            self._memory.row_by_row, self._is_proven = row_by_row, True
 
     def _is_true(self) -> bool:
         """Whether replaying the true activations gives the true output; not so if something bypasses the modules.
@@ -383,8 +305,8 @@ class Replay:
                 truth = list(tensors_in(self._whole(activations, own)))
         return len(again) == len(truth) and all(map(_alike, again, truth))
 
-    def _replay(self, activations: Tensor, own: Tensor, shadow: nn.Module | None = None) -> Any:
-        shadow = shadow or self._shadow
+    def _replay(self, activations: Tensor, own: Tensor) -> Any:
+        shadow = self._shadow
         assert shadow is not None
         self._memory.passed_layer = False
         self._memory.own = own
@@ -411,31 +333,8 @@ class Replay:
 
     def _whole(self, activations: Tensor, own: Tensor) -> Any:
         """The same by brute force: the whole network, with the layer's output replaced on the way."""
-        args, kwargs = self._probe.extra.rows(self._rows[own])
-        thread, calls = threading.get_ident(), 0
-        with_gradient = torch.is_grad_enabled()
-
-        def put(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-            nonlocal calls
-            if threading.get_ident() != thread:
-                return None
-            calls += 1
-            if calls != self._injected.replay_call:
-                return None
-            torch.set_grad_enabled(with_gradient)
-            return _with_first_tensor(output, activations.clone())
-
-        assert self._point.module is not None
         self._count(len(activations))
-        handle = add_hook(self._point.module, put)
-        try:
-            with torch.no_grad():
-                images = self._probe.extra.images(self._images[own.to(self._images.device)])
-                output = self._probe.model(images, *args, **kwargs)
-        finally:
-            handle.remove()
-        self._check_calls(calls)
-        return output
+        return self._probe.replaced(self._images[own.to(self._images.device)], self._rows[own], activations)
 
 
 def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: str) -> tuple[Tensor, Tensor]:
@@ -499,12 +398,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, Tensor | bool | int | float | str)
-
-
-def _with_first_tensor(output: Any, new: Tensor) -> Any:
-    """A layer's output with `new` in place of the tensor that `tensor_in` finds in it."""
-    old = tensor_in(output)
-    return mapped_tensors(output, lambda tensor: new if tensor is old else tensor)
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:

@@ -1,617 +1,690 @@
-"""Slopes between two points in place of derivatives at one.
+"""Run what follows a layer so that its backward pass multiplies slopes instead of derivatives.
 
-A network is run twice: at the upper end of a step, where what goes into each of its operations is recorded, and at the
-lower end, with gradients. The backward pass then propagates not the derivative of each operation but its slope between
-what it got at the two ends:
+The slope of an operation is its mean derivative between what it got at the two ends l and u,
 
-    function of single numbers   (f(u) - f(l)) / (u - l), DeepLIFT's rescale rule
-    product of a and b           of a, the mean of b at both ends, and vice versa: the Shapley value of two factors
-    softmax                      its Jacobian with the logarithmic mean of both ends' probabilities
-    normalisation                the two rules for products and for 1 / sqrt(variance), combined
-    maximum                      (a + b + |a - b|) / 2, pair by pair
+    slope = integral over t in [0, 1] of J(l + t (u - l)),        so        slope (u - l) = f(u) - f(l),
 
-The slopes are exact where derivatives are only exact for infinitely small steps: slope times step, summed over all
-activations, is the difference of the scores at the two ends. Linear operations need no rule. An operation that has
-none shows in that sum, so whoever uses slopes must look at it.
+and slopes multiplied backwards through a network, times the step at any layer, are the rise of the score, exactly
+(the rules are in `slope_rules`). `Recording` writes down what each operation got at the upper end, the image.
+`SlopeGraph` runs the lower ends, the references, with a graph that can be kept: its backward pass takes the upper ends
+from whichever record it is given. So a map costs one recorded pass and one backward pass.
+
+An operation that chooses by its data (an argmax, a routing, a Python `if`) is another function at each end. That shows
+in the sum, so whoever uses slopes must look at it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from egcam.errors import LayerError
-from egcam.models.capture import does_not_reach, gradients_of
-
-Rule: TypeAlias = Callable[..., Any]
-
-_CLIPPED = frozenset(("relu", "relu6", "hardtanh", "clamp", "clip", "clamp_min", "clamp_max"))
-_BENT = frozenset(("leaky_relu", "prelu", "rrelu", "threshold", "abs", "absolute", "hardsigmoid", "softshrink"))
-_CURVED = frozenset(
-    ("gelu", "silu", "sigmoid", "tanh", "elu", "selu", "celu", "mish", "softplus", "softsign", "logsigmoid",
-     "log_sigmoid", "hardswish", "tanhshrink", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "square",
-     "pow", "erf", "sin", "cos")
-)  # fmt: skip
-_PRODUCTS = frozenset(("mul", "multiply", "rmul", "imul", "matmul", "rmatmul", "bmm"))
-_QUOTIENTS = frozenset(("div", "divide", "true_divide", "truediv", "itruediv"))
-_FOLLOWS = "_egcam_follows_the_layer"
-
-
-class _Recorded:
-    """A tensor as it was: memory that the network has written into since is of no use."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._version = tensor, tensor._version
-
-    @property
-    def tensor(self) -> Tensor:
-        if self._tensor._version != self._version:
-            raise LayerError("the network writes into what an operation with a slope got")
-        return self._tensor
+from egcam.models.nested import mapped_tensors, tensors_in
+from egcam.models.slope_rules import (
+    AtNodes,
+    Clipped,
+    Elementwise,
+    MatrixProduct,
+    Maximum,
+    Product,
+    Rule,
+    Softmax,
+    Standardised,
+    Tensors,
+)
 
 
-Record: TypeAlias = list[tuple[_Recorded, ...]]
-"""What went into each operation that has a rule, in the order of their calls."""
+class Overwritten(Exception):
+    """The network writes into what an operation got: the lower ends have to be copied."""
 
 
-def record_at(rows: Tensor, scores_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Record]:
-    """(R,) the scores of rows (R, …), and what their operations got."""
-    with torch.no_grad(), Slopes() as slopes:
-        scores = scores_of(_marked(rows.detach().clone()))
-    return scores, slopes.record
+class Unlike(LayerError):
+    """The network does other things at one end than at the other."""
+
+    def __init__(self) -> None:
+        super().__init__("the network computes other things at one end of a step than at the other")
 
 
-def slopes_at(
-    rows: Tensor, upper: Record, scores_of: Callable[[Tensor], Tensor], layer: str, recorded: bool = True
-) -> tuple[Tensor, Tensor, Record]:
-    """(R,) the scores of rows (R, …), their slopes up to the upper ends of the steps, (R, …), and their own record.
+@dataclass(frozen=True)
+class Record:
+    """What went into each operation that has a rule, in the order of their calls: its name, and the tensors."""
 
-    Args:
-        rows: the lower ends.
-        upper: the record of the upper ends: one for each row, or a single one for all.
-        scores_of: from the rows to their scores.
-        layer: its name, for the error if no score depends on the rows.
-        recorded: False where no step goes further down; the record, a third of the memory, is then empty.
-    """
-    with torch.enable_grad():
-        leaf = _marked(rows.detach().requires_grad_())
-        with Slopes(upper, recorded) as slopes:
-            scores = scores_of(leaf)
-        found = gradients_of(scores, [leaf])
-    if found is None:
-        raise does_not_reach(layer)
-    return scores.detach(), found[0], slopes.record
+    names: list[str] = field(default_factory=list)
+    inputs: list[Tensors] = field(default_factory=list)
 
 
-class Slopes(TorchFunctionMode):
-    """While active, operations on what follows from marked tensors are recorded.
+class _Following(TorchFunctionMode):
+    """While active, operations on what follows from marked tensors go by their rules."""
 
-    Args:
-        upper: the record of the upper ends; given, the operations have slopes in place of derivatives.
-        recorded: whether the ends that are run are recorded.
-
-    Attributes:
-        record: of the ends that are run.
-    """
-
-    def __init__(self, upper: Record | None = None, recorded: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.record: Record = []
-        self._upper = upper
-        self._recorded = recorded
-        self._calls = 0
+        self._mark = object()  # of this run: a tensor of the user's that is written into keeps it
+
+    def mark(self, value: Any) -> Any:
+        """The same, with all tensors marked as following from the layer."""
+        for tensor in tensors_in(value):
+            tensor._egcam_follows = self._mark  # type: ignore[attr-defined]
+        return value
+
+    def follows(self, value: Any) -> bool:
+        """Whether a tensor, or one in a tuple, list or dictionary, follows from the layer."""
+        if isinstance(value, Tensor):
+            return getattr(value, "_egcam_follows", None) is self._mark
+        return isinstance(value, tuple | list | dict) and any(map(self.follows, tensors_in(value)))
+
+    def moves(self, value: Any) -> bool:
+        """Whether a tensor follows from the layer and has derivatives."""
+        return self.follows(value) and isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, by its rule where it has one."""
+        """Run an operation, by its rule if it needs one."""
         kwargs = kwargs or {}
-        if not any(map(_follows, [*args, *kwargs.values()])):
+        if not any(map(self.follows, args)) and not any(map(self.follows, kwargs.values())):
             return func(*args, **kwargs)
-        rule = self._rule(func, args, kwargs)
-        found = func(*args, **kwargs) if rule is None else rule(*args, **kwargs)
-        if found is None and args:  # as x[mask] = y
-            _marked(args[0])
+        name, in_place = _name_of(func)
+        moving = sum(map(self.moves, tensors_in([args, kwargs])))
+        if name in _LINEAR or not moving or (name in _MULTILINEAR and moving < 2):
+            result = self.plainly(func, args, kwargs)
+        else:
+            result = self._by_rule(name, func, in_place, args, kwargs)
+        if in_place:
+            self.mark(args[0])
         # A parameter that is returned as it is, as by weight.to(rows), does not follow from the rows.
-        itself = any(found is one and not _follows(one) for one in args[1:] if isinstance(one, Tensor))
-        itself |= bool(args) and found is args[0] and not _follows(found) and not _works_in_place(func)
-        return found if itself else _marked(found)
+        if not in_place and any(result is argument and not self.follows(argument) for argument in args[:2]):
+            return result
+        return self.mark(result)
 
-    def apply(self, kind: type[Function], inputs: tuple[Tensor, ...], *more: Any, overwrites: bool = False) -> Tensor:
-        """One operation with a rule, recorded; `overwrites` where it writes into its inputs."""
-        call, own = self._calls, tuple(one.detach() for one in inputs)
-        self._calls += 1
-        if self._recorded:
-            own = tuple(one.clone() for one in own) if overwrites else own
-            self.record.append(tuple(map(_Recorded, own)))
-        upper = self.record if self._upper is None else self._upper
-        if len(upper) <= call or len(upper[call]) != len(inputs):
-            raise _unlike()
-        ends = tuple(_matched(other.tensor, one) for other, one in zip(upper[call], inputs, strict=True))
-        found: Tensor = _marked(kind.apply(*inputs, ends, *more))
-        return found
+    def _by_rule(
+        self, name: str, func: Callable[..., Any], in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        plain = func
+        if in_place:
+            plain = _on_copy(func)
+        elif kwargs.get("inplace", False) is True or (name in _OF_ONE_NUMBER and True in [a for a in args if a is True]):
+            in_place, kwargs = True, {key: value for key, value in kwargs.items() if key != "inplace"}
+            args = tuple(False if argument is True else argument for argument in args)
+        rule = _RULES.get(name, _by_nodes)
+        if not in_place:
+            return rule(self, name, plain, args, kwargs)
+        # What the operation got must not be overwritten.
+        copy = self.mark(args[0].clone())
+        return args[0].copy_(rule(self, name, plain, (copy, *args[1:]), kwargs))
 
-    def _rule(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rule | None:
-        name = getattr(func, "__name__", "").strip("_")
-        alone = bool(args) and _follows_alone(args[0]) and not any(map(_follows, [*args[1:], *kwargs.values()]))
-        for kind, names in ((_Clipped, _CLIPPED), (_Bent, _BENT), (_Curved, _CURVED)):
-            if alone and name in names:
-                return self._elementwise(func, kind)
-        if alone and name in _RULES_OF_ONE:
-            return lambda *args, **kwargs: _RULES_OF_ONE[name](self, func, *args, **kwargs)
-        if alone and name in ("rdiv", "rtruediv") and len(args) == 2:
-            return lambda a, b: self.apply(_Curved, (a,), torch.reciprocal) * b
-        two = len(args) == 2 and all(map(_follows_alone, args)) and not kwargs
-        if two and name in _PRODUCTS:
-            return self._in_place_or_not(func, lambda a, b: self.apply(_Product, (a, b), _OUT_OF_PLACE.get(name, func)))
-        if two and name in _QUOTIENTS:
-            return self._in_place_or_not(
-                func, lambda a, b: self.apply(_Product, (a, self.apply(_Curved, (b,), torch.reciprocal)), torch.mul)
-            )
-        if two and name == "maximum":
-            return lambda a, b: self.apply(_Maximum, (a, b))
-        if two and name == "minimum":
-            return lambda a, b: -self.apply(_Maximum, (-a, -b))
-        if name == "scaled_dot_product_attention":
-            return lambda *args, **kwargs: _attention(self, *args, **kwargs)
-        if name == "multi_head_attention_forward":
-            return lambda *args, **kwargs: _multi_head_attention(self, func, *args, **kwargs)
-        return None
+    def plainly(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation without a rule."""
+        return func(*args, **kwargs)
 
-    def _elementwise(self, func: Callable[..., Any], kind: type[Function]) -> Rule:
-        def rule(first: Tensor, *args: Any, **kwargs: Any) -> Any:
-            in_place = _works_in_place(func) or kwargs.get("inplace", False) or True in [a for a in args if a is True]
-            overwrite = partial(_with_further, func, args, dict(kwargs))
-            if "inplace" in kwargs:
-                kwargs["inplace"] = False
-            plain = tuple(False if one is True else one for one in args)
-
-            def function(z: Tensor) -> Tensor:
-                found: Tensor = func(z.clone() if _works_in_place(func) else z, *plain, **kwargs)
-                return found
-
-            if not in_place:
-                return self.apply(kind, (first,), function)
-            if kind is _Clipped and not first._is_view():
-                return self.apply(_ClippedInPlace, (first,), function, overwrite, overwrites=True)
-            return first.copy_(self.apply(kind, (first.clone(),), function))
-
-        return rule
-
-    def _in_place_or_not(self, func: Callable[..., Any], rule: Callable[[Tensor, Tensor], Tensor]) -> Rule:
-        if not _works_in_place(func):
-            return rule
-        return lambda a, b: a.copy_(rule(a.clone(), b))
+    def apply(self, rule: Rule, *inputs: Tensor) -> Any:
+        """The value of an operation with a rule."""
+        raise NotImplementedError
 
 
-def _with_further(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor) -> Tensor:
-    found: Tensor = func(first, *args, **kwargs)
-    return found
+class Recording(_Following):
+    """The upper end: writes down what each operation with a rule got.
 
-
-_OUT_OF_PLACE: dict[str, Callable[..., Any]] = {"mul": torch.mul, "multiply": torch.mul, "imul": torch.mul}
-
-
-def _works_in_place(func: Callable[..., Any]) -> bool:
-    name: str = getattr(func, "__name__", "")
-    return name in ("__imul__", "__itruediv__") or (name.endswith("_") and not name.endswith("__"))
-
-
-def _unlike() -> LayerError:
-    return LayerError("the network computes other things at one end of a step than at the other")
-
-
-def _follows(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return any(map(_follows, value))
-    return isinstance(value, Tensor) and getattr(value, _FOLLOWS, False)
-
-
-def _follows_alone(value: Any) -> bool:
-    return isinstance(value, Tensor) and _follows(value) and value.is_floating_point()
-
-
-def _marked(value: Any) -> Any:
-    """The same, with a mark that it depends on the rows."""
-    if isinstance(value, tuple | list):
-        for one in value:
-            _marked(one)
-    elif isinstance(value, Tensor):
-        setattr(value, _FOLLOWS, True)
-    return value
-
-
-def _matched(upper: Tensor, like: Tensor) -> Tensor:
-    """An upper end for each row, wherever the network has put the rows; a single one broadcasts."""
-    if upper.shape == like.shape:
-        return upper
-    sizes = list(zip(upper.shape, like.shape, strict=False))
-    times = [own // other if other and own % other == 0 else 0 for other, own in sizes]
-    if upper.ndim != like.ndim or sorted(times)[:-1] != [1] * (like.ndim - 1):
-        raise _unlike()
-    return upper if 1 in [other for other, own in sizes if other != own] else upper.repeat(times)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-Ends: TypeAlias = tuple[Tensor, ...]
-Elementwise: TypeAlias = Callable[[Tensor], Tensor]
-
-
-class _Elementwise(Function):
-    """A function of single numbers, whose forward pass saves the slopes."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        (slope,) = ctx.saved_tensors
-        if gradient.dtype != slope.dtype:
-            return gradient * slope, None, None
-        return slope.mul_(gradient), None, None  # its memory is of no further use
-
-
-class _Clipped(_Elementwise):
-    """The number itself or a constant. Where the ends meet, the slope is 1 or 0."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise) -> Tensor:
-        found = function(z)
-        _save_slopes_of_clipped(ctx, _wide(ends[0]) - _wide(z), found, ends[0], function)
-        return found
-
-
-class _ClippedInPlace(_Elementwise):
-    """The same, written over the number as the network does it: passes over memory are what it costs."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise, overwrite: Elementwise) -> Tensor:
-        run = _wide(ends[0]) - _wide(z)
-        overwrite(z)
-        ctx.mark_dirty(z)
-        _save_slopes_of_clipped(ctx, run, z, ends[0], function)
-        return z
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return *_Elementwise.backward(ctx, gradient), None
-
-
-def _save_slopes_of_clipped(ctx: Any, run: Tensor, found: Tensor, upper: Tensor, function: Elementwise) -> None:
-    """(f(u) - f(l)) / (u - l), given the run u - l and what was found at l. Clipping rounds nothing."""
-    above, below = _wide(function(upper)), _wide(found)
-    slope = (above.sub_(below) if above.shape == run.shape else above - below).div_(run)
-    # 0 / 0 where the ends meet. On a graphics card, to ask whether there is any takes longer than to replace them.
-    if slope.device.type != "cpu" or bool(slope.sum().isnan()):
-        slope = torch.where(run == 0, (found == upper).to(run), slope)
-    ctx.save_for_backward(slope)
-
-
-class _Bent(_Elementwise):
-    """Straight between corners, so that differences are exact; where the ends meet, the derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise) -> Tensor:
-        return _with_slopes(ctx, z, ends[0], function, reach=0.0)
-
-
-class _Curved(_Elementwise):
-    """Where the ends are so close that their difference has lost digits, the derivative in the middle is better."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, ends: Ends, function: Elementwise) -> Tensor:
-        return _with_slopes(ctx, z, ends[0], function, torch.finfo(_wide(z[:0]).dtype).eps ** 0.5)
-
-
-def _with_slopes(ctx: Any, z: Tensor, end: Tensor, function: Elementwise, reach: float) -> Tensor:
-    found = function(z)
-    lower, upper = _wide(z), _wide(end)
-    below, above = found if lower is z else function(lower), function(upper)
-    run, rise = upper - lower, above - below
-    # Digits are lost where the rise is small beside the values; a small rise on a long way is a small slope.
-    close = (run.abs() <= reach * (1 + lower.abs())) & (rise.abs() <= reach * (below.abs() + above.abs()))
-    slope = rise.div_(run)
-    if bool(close.any()):
-        with torch.enable_grad():
-            middle = ((lower + upper) / 2).requires_grad_()
-            (derivative,) = torch.autograd.grad(function(middle).sum(), middle)
-        slope = torch.where(close, derivative, slope)
-    ctx.save_for_backward(slope)
-    return found
-
-
-class _Maximum(Function):
-    """The larger of two numbers: (a + b + |a - b|) / 2."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, ends: Ends) -> Tensor:
-        lower, upper = _wide(a) - _wide(b), _wide(ends[0]) - _wide(ends[1])
-        run = upper - lower
-        ctx.save_for_backward(torch.where(run == 0, lower.sign(), (upper.abs() - lower.abs()).div_(run)))
-        return torch.maximum(a, b)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        (lean,) = ctx.saved_tensors
-        return gradient * (1 + lean) / 2, gradient * (1 - lean) / 2, None
-
-
-class _Product(Function):
-    """Any bilinear operation: each factor's slope is that with the other in the middle between its ends."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, ends: Ends, operation: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        ctx.operation = operation
-        ctx.save_for_backward((a + ends[0]) / 2, (b + ends[1]) / 2)
-        return operation(a.clone(), b)  # a copy, because the operation may be one in place
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        with torch.enable_grad():
-            leaves = [factor.detach().requires_grad_() for factor in ctx.saved_tensors]
-            found = ctx.operation(leaves[0].clone(), leaves[1])
-            parts = torch.autograd.grad(found, leaves, gradient)
-        return *parts, None, None
-
-
-class _Softmax(Function):
-    """With m the logarithmic mean of both ends' probabilities, dp_i = m_i (ds_i - sum_j m_j ds_j / sum_j m_j), exactly.
-
-    For p = exp(s - L): the slope of exp is m, and since p adds up to 1 at both ends, L rises by the m-weighted mean of
-    ds.
+    Attributes:
+        record: what was written down.
     """
 
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, ends: Ends, dim: int) -> Tensor:
-        lower, upper = (functional.log_softmax(_wide(one), dim) for one in (z, ends[0]))
-        apart = (upper - lower).abs()
-        mean = torch.maximum(lower, upper).exp() * torch.where(
-            apart > 1e-4, -torch.expm1(-apart) / apart, 1 - apart / 2
-        )
-        # What is masked has no probability at either end.
-        ctx.save_for_backward(mean.nan_to_num(0.0, 0.0, 0.0))
-        ctx.dim = dim
-        return lower.exp().to(z.dtype)
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = Record()
+
+    def apply(self, rule: Rule, *inputs: Tensor) -> Any:
+        """The value."""
+        self.record.names.append(rule.name)
+        # Copies, because the network may write into them later.
+        self.record.inputs.append(tuple(tensor.detach().clone() for tensor in inputs))
+        return self.mark(rule.run(*inputs)[0])
+
+
+class SlopeGraph(_Following):
+    """The lower ends, run with a graph whose backward pass multiplies the slopes up to the ends of a record.
+
+    Args:
+        copies: whether what the operations got is copied, for networks that write into it later.
+    """
+
+    def __init__(self, copies: bool = False) -> None:
+        super().__init__()
+        self.copies = copies
+        self._names: list[str] = []
+        self._lock = threading.Lock()  # of all threads: on a graphics card the backward pass runs in another one
+        self._record: Record | None = None
+
+    def apply(self, rule: Rule, *inputs: Tensor) -> Any:
+        """The value, with its place in the graph."""
+        self._names.append(rule.name)
+        return self.mark(_Operation.apply(rule, self, len(self._names) - 1, *inputs))
+
+    def plainly(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation without a rule, whose parameters need no gradient: convolutions would keep their input for it."""
+        return func(*map(_constant, args), **{name: _constant(value) for name, value in kwargs.items()})
+
+    def pull(
+        self,
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        leaves: Sequence[Tensor],
+        record: Record,
+        keep: bool = False,
+    ) -> list[Tensor | None]:
+        """The slopes at the leaves, each (n, …), given those of the outputs; None where no output depends on one.
+
+        Args:
+            outputs: of the run, with their graph.
+            gradients: one for each of them.
+            leaves: what the run began with.
+            record: of the upper ends: of one row, or of as many as were run.
+            keep: whether the graph will be used again.
+        """
+        with self._lock:
+            if self._names != record.names:
+                raise Unlike
+            self._record = record
+            try:
+                return list(torch.autograd.grad(outputs, leaves, gradients, retain_graph=keep, allow_unused=True))
+            except RuntimeError as error:
+                if "modified by an inplace operation" in str(error) and not self.copies:
+                    raise Overwritten from error
+                raise
+            finally:
+                self._record = None
+
+    def upper(self, call: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """What an operation got at the upper ends, in shapes that go with those of the lower ones."""
+        assert self._record is not None
+        return [_matched(tensor, shape) for tensor, shape in zip(self._record.inputs[call], shapes, strict=True)]
+
+
+class _Operation(Function):
+    """An operation with a rule, in the graph of the lower ends."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        (mean,) = ctx.saved_tensors
-        centre = (mean * gradient).sum(ctx.dim, keepdim=True) / mean.sum(ctx.dim, keepdim=True)
-        return (mean * (gradient - centre)).to(gradient.dtype), None, None
+    def forward(ctx: Any, rule: Rule, graph: SlopeGraph, call: int, *inputs: Tensor) -> Any:
+        value, kept = rule.run(*inputs)
+        if graph.copies:
+            kept = tuple(tensor.clone() for tensor in kept)
+        ctx.rule, ctx.graph, ctx.call, ctx.shapes = rule, graph, call, [tensor.shape for tensor in inputs]
+        ctx.save_for_backward(*kept)
+        if isinstance(value, tuple):
+            ctx.mark_non_differentiable(*(part for part in value if not part.is_floating_point()))
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        slopes = ctx.rule.pull(ctx.saved_tensors, ctx.graph.upper(ctx.call, ctx.shapes), gradients)
+        return None, None, None, *map(_summed, slopes, ctx.shapes)
+
+
+def _summed(slope: Tensor | None, shape: torch.Size) -> Tensor | None:
+    """Over what was broadcast."""
+    return slope if slope is None or slope.shape == shape else slope.sum_to_size(shape)
+
+
+def _constant(value: Any) -> Any:
+    return value.detach() if type(value) is nn.Parameter else value
+
+
+def _on_copy(func: Callable[..., Any]) -> Callable[..., Any]:
+    """What an operation that works in place makes of a copy."""
+    return lambda first, *args, **kwargs: func(first.clone(), *args, **kwargs)
+
+
+def _name_of(func: Callable[..., Any]) -> tuple[str, bool]:
+    """The plain name of a torch function, and whether it works in place: `__imul__` is ("mul", True)."""
+    name = getattr(func, "__name__", "")
+    if not name.startswith("__"):
+        return name.strip("_"), name.endswith("_")
+    inner = name.strip("_")
+    if inner[1:] not in _OPERATORS:
+        return inner, inner == "setitem"
+    if inner[0] == "i":
+        return inner[1:], True
+    # Of those that are turned around, only the order of these matters to their slopes.
+    return ("reversed_" if inner[1:] in ("truediv", "div", "pow", "matmul") else "") + inner[1:], False
+
+
+def _matched(upper: Tensor, shape: torch.Size) -> Tensor:
+    """An upper end for each row, wherever the network has put the rows; a single one broadcasts."""
+    if upper.shape == shape:
+        return upper
+    if upper.ndim != len(shape):
+        raise Unlike
+    times = [size // other if other and size % other == 0 else 0 for other, size in zip(upper.shape, shape, strict=True)]
+    if sorted(times)[:-1] != [1] * (len(shape) - 1):
+        raise Unlike
+    return upper if upper.shape[times.index(max(times))] == 1 else upper.repeat(times)
+
+
+# -- which rule ------------------------------------------------------------------------------------
+
+RuleOf: TypeAlias = Callable[[_Following, str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OPERATORS = _words("add sub mul truediv div matmul pow floordiv mod")
+# What is linear in all that follows from the layer, whatever else it takes, and what only looks at it.
+_LINEAR = _words(
+    """
+    add sub subtract rsub neg negative positive mean sum cumsum cat concat concatenate stack hstack vstack dstack
+    reshape reshape_as view view_as flatten unflatten ravel permute transpose t swapaxes swapdims moveaxis movedim
+    squeeze unsqueeze expand expand_as broadcast_to repeat tile repeat_interleave roll flip fliplr flipud rot90 chunk
+    split tensor_split hsplit vsplit dsplit split_with_sizes unsafe_chunk unsafe_split unbind select narrow getitem
+    setitem index index_select take take_along_dim gather scatter scatter_add index_add index_copy index_put
+    masked_fill masked_select masked_scatter where diagonal diag diag_embed tril triu trace contiguous clone to type
+    type_as float double half bfloat16 cpu cuda copy detach alias zero fill as_strided meshgrid block_diag diff
+    dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout pad constant_pad_nd
+    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate upsample
+    fold unfold im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
+    fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn
+    fft_fftshift fft_ifftshift view_as_real view_as_complex real imag conj resolve_conj atleast_1d atleast_2d
+    atleast_3d requires_grad get set len size dim stride item tolist numel shape argmax argmin argsort eq ne lt le gt ge
+    equal isnan isinf isfinite any all nonzero bool int long is_floating_point is_complex zeros_like ones_like
+    empty_like full_like rand_like randn_like new_zeros new_ones new_empty new_full new_tensor get_device
+    is_contiguous data_ptr ndimension element_size storage_offset result_type can_cast
+    """
+)
+# Linear in each factor by itself: those that follow from the layer count.
+_MULTILINEAR = _words(
+    """
+    mul multiply matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr addcmul einsum tensordot kron
+    lerp linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cross chain_matmul
+    linalg_multi_dot reversed_matmul
+    """
+)
+_CLIPPED = _words("relu relu6 hardtanh clamp clip clamp_min clamp_max")
+_BENT = _words("leaky_relu threshold abs absolute hardsigmoid softshrink hardshrink sign floor ceil round trunc frac")
+_CURVED = _words(
+    """
+    gelu silu sigmoid tanh elu selu celu mish softplus softsign logsigmoid hardswish tanhshrink exp expm1 log log1p log2
+    log10 sqrt rsqrt reciprocal square pow erf erfc sin cos tan atan arctan sinh cosh asinh expit special_expit
+    """
+)
+_OF_ONE_NUMBER = _CLIPPED | _BENT | _CURVED
+
+
+def _by_nodes(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Any operation, taken at nodes of its own."""
+    moving = [tensor for tensor in tensors_in([args, kwargs]) if mode.moves(tensor)]
+    numbers = {id(tensor): number for number, tensor in enumerate(moving)}
+
+    def call(*tensors: Tensor) -> Any:
+        def put(tensor: Tensor) -> Tensor:
+            return tensors[numbers[id(tensor)]] if id(tensor) in numbers else _constant(tensor)
+
+        return func(*mapped_tensors(args, put), **mapped_tensors(kwargs, put))
+
+    # A trial: what is no function of its input (a shape, a decision) or a view of it needs no rule.
+    with torch.enable_grad():
+        copies = [tensor.detach().clone().requires_grad_() for tensor in moving]
+        trial = call(*copies)
+    parts = list(tensors_in(trial))
+    places = {tensor.untyped_storage().data_ptr() for tensor in copies}
+    if not any(part.requires_grad for part in parts) or any(
+        part.untyped_storage().data_ptr() in places for part in parts if part.numel()
+    ):
+        return mode.plainly(func, args, kwargs)
+    nodes = -(-len(moving) // 2) if name in _MULTILINEAR else None
+    rule = AtNodes(name, lambda *tensors: tuple(tensors_in(call(*tensors))), nodes)
+    values = iter(mode.apply(rule, *moving))
+    return mapped_tensors(trial, lambda _: next(values))
+
+
+def _of_one_number(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    first, *rest = args
+    if name in ("abs", "absolute") and first.is_complex():
+        parts = torch.view_as_real(first)
+        return mode.apply(Elementwise("sqrt", torch.sqrt), mode.apply(Product(), parts, parts).sum(-1))
+    if not mode.moves(first) or first.is_complex() or any(map(mode.moves, tensors_in([rest, kwargs]))):
+        return _by_nodes(mode, name, func, args, kwargs)
+
+    def function(z: Tensor) -> Tensor:
+        result: Tensor = func(z, *rest, **kwargs)
+        return result
+
+    if name in _CLIPPED:
+        return mode.apply(Clipped(name, function), first)
+    if any(True for _ in tensors_in([rest, kwargs])):
+        return _by_nodes(mode, name, func, args, kwargs)
+    return mode.apply(Elementwise(name, function, name in _BENT), first)
+
+
+def _product(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    a, b = args[:2]
+    if len(args) > 2 or kwargs or a.is_complex() or b.is_complex():
+        return _by_nodes(mode, name, func, args, kwargs)
+    return mode.apply(Product(), a, b)
+
+
+def _matrix_product(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    a, b = reversed(args[:2]) if name == "reversed_matmul" else args[:2]
+    if len(args) > 2 or kwargs or a.ndim < 2 or a.shape[:-2] != b.shape[:-2] or a.is_complex() or b.is_complex():
+        return _by_nodes(mode, name, func, args, kwargs)
+    return mode.apply(MatrixProduct(), a, b)
+
+
+def _quotient(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    a, b = reversed(args[:2]) if name.startswith("reversed") else args[:2]
+    if len(args) > 2 or kwargs:
+        return _by_nodes(mode, name, func, args, kwargs)
+    if not mode.moves(b):
+        return mode.plainly(func, args, kwargs)
+    inverse = mode.apply(Elementwise("reciprocal", torch.reciprocal), b)
+    return mode.apply(Product(), a, inverse) if mode.moves(a) else inverse * a
+
+
+def _reversed_power(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if isinstance(args[1], Tensor):
+        return _by_nodes(mode, name, func, args, kwargs)
+    return mode.apply(Elementwise(name, lambda z: args[1] ** z), args[0])
+
+
+def _prelu(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    first, weight = args[0], _constant(kwargs["weight"] if "weight" in kwargs else args[1])
+    if mode.moves(weight) or not mode.moves(first):
+        return _by_nodes(mode, name, func, args, kwargs)
+    weight = weight.reshape(-1, *[1] * (first.ndim - 2)) if weight.numel() > 1 else weight
+    below = mode.apply(Clipped("relu", torch.relu), -first)
+    return mode.apply(Clipped("relu", torch.relu), first) - below * weight
+
+
+def _glu(mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    a, b = args[0].chunk(2, kwargs.get("dim", args[1] if len(args) > 1 else -1))
+    return mode.apply(Product(), a, mode.apply(Elementwise("sigmoid", torch.sigmoid), b))
 
 
 def _softmax(
-    slopes: Slopes, func: Callable[..., Any], z: Tensor, dim: int | None = None, *rest: Any, **more: Any
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if dim is None or more.get("dtype") is not None or any(isinstance(one, torch.dtype) for one in rest):
-        return func(z, dim, *rest, **more)
-    return slopes.apply(_Softmax, (z,), dim)
-
-
-class _Standardised(Function):
-    """c r with c = z - mean(z) and r = 1 / sqrt(mean(c²) + eps), over the last dimension.
-
-    Products by their rule: d(c r) = dc r̄ + c̄ dr, dr = -d(v) / (s t (s + t)) with s and t the roots at the two ends, and
-    d(v) = 2 mean(c̄ dc).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, ends: Ends, eps: float) -> Tensor:
-        (lower, s), (upper, t) = (_centred(_wide(one), eps) for one in (z, ends[0]))
-        ctx.save_for_backward((lower + upper) / 2, (1 / s + 1 / t) / 2, -1 / (s * t * (s + t)))
-        return (lower / s).to(z.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        middle, scale, of_variance = ctx.saved_tensors
-        inner = gradient * scale + 2 * of_variance * (gradient * middle).mean(-1, keepdim=True) * middle
-        return (inner - inner.mean(-1, keepdim=True)).to(gradient.dtype), None, None
-
-
-def _centred(z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """z - mean(z), and the root of its variance."""
-    centred = z - z.mean(-1, keepdim=True)
-    return centred, (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    given = [*args[2:], *kwargs.values()]
+    if not isinstance(dim, int) or any(isinstance(value, torch.dtype) for value in given):
+        return _by_nodes(mode, name, func, args, kwargs)
+    return mode.apply(Softmax(dim), args[0])
 
 
 def _layer_norm(
-    slopes: Slopes,
-    func: Callable[..., Any],
-    z: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-) -> Tensor:
-    shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
-    if len(shape) >= z.ndim:
-        found: Tensor = func(z, normalized_shape, weight, bias, eps)
-        return found
-    flat = slopes.apply(_Standardised, (z.flatten(z.ndim - len(shape)),), eps)
-    return _affine(flat.reshape(z.shape), weight, bias)
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    centred = name == "layer_norm"
+    names = ("input", "normalized_shape", "weight", *(("bias",) if centred else ()), "eps")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    z, shape = given["input"], given["normalized_shape"]
+    count = 1 if isinstance(shape, int) else len(shape)
+    eps = given.get("eps")
+    if count >= z.ndim or any(map(mode.moves, tensors_in([given.get("weight"), given.get("bias")]))):
+        return _by_nodes(mode, name, func, args, kwargs)
+    eps = (1e-5 if centred else torch.finfo(z.dtype).eps) if eps is None else eps
+    flat = mode.apply(Standardised(eps, centred), z.flatten(z.ndim - count))
+    return _affine(flat.reshape(z.shape), given.get("weight"), given.get("bias"))
 
 
 def _group_norm(
-    slopes: Slopes,
-    func: Callable[..., Any],
-    z: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-    **__: Any,
-) -> Tensor:
-    flat = slopes.apply(_Standardised, (z.reshape(len(z), num_groups, -1),), eps)
-    places = [1] * (z.ndim - 2)
-    by_channel = [None if one is None else one.reshape(-1, *places) for one in (weight, bias)]
-    return _affine(flat.reshape(z.shape), *by_channel)
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    given = dict(zip(("input", "num_groups", "weight", "bias", "eps"), args, strict=False)) | kwargs
+    z = given["input"]
+    flat = mode.apply(Standardised(given.get("eps", 1e-5)), z.reshape(len(z), given["num_groups"], -1))
+    return _affine_by_channel(flat.reshape(z.shape), given.get("weight"), given.get("bias"))
+
+
+def _instance_norm(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if not given.get("use_input_stats", True):
+        return mode.plainly(func, args, kwargs)
+    z = given["input"]
+    flat = mode.apply(Standardised(given.get("eps", 1e-5)), z.flatten(2))
+    return _affine_by_channel(flat.reshape(z.shape), given.get("weight"), given.get("bias"))
+
+
+def _batch_norm(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    training = kwargs.get("training", args[5] if len(args) > 5 else False)
+    return _by_nodes(mode, name, func, args, kwargs) if training else mode.plainly(func, args, kwargs)
 
 
 def _affine(z: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    z = z if weight is None else z * weight
-    return z if bias is None else z + bias
+    z = z if weight is None else z * _constant(weight)
+    return z if bias is None else z + _constant(bias)
+
+
+def _affine_by_channel(z: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    places = [1] * (z.ndim - 2)
+    return _affine(z, *(None if values is None else _constant(values).reshape(-1, *places) for values in (weight, bias)))
 
 
 def _normalize(
-    slopes: Slopes,
-    func: Callable[..., Any],
-    z: Tensor,
-    p: float = 2.0,
-    dim: int = 1,
-    eps: float = 1e-12,
-    out: Any = None,
-) -> Tensor:
-    if p != 2.0 or out is not None or not isinstance(dim, int):
-        found: Tensor = func(z, p, dim, eps, out)
-        return found
-    squares = slopes.apply(_Product, (z, z), lambda a, b: (a * b).sum(dim, keepdim=True))
-    return slopes.apply(
-        _Product, (z, slopes.apply(_Curved, (squares,), lambda v: 1 / v.sqrt().clamp_min(eps))), torch.mul
-    )
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    given = dict(zip(("input", "p", "dim", "eps"), args, strict=False)) | kwargs
+    z, dim, eps = given["input"], given.get("dim", 1), given.get("eps", 1e-12)
+    if given.get("p", 2.0) != 2.0 or given.get("out") is not None or not isinstance(dim, int):
+        return _by_nodes(mode, name, func, args, kwargs)
+    squares = mode.apply(Product(), z, z).sum(dim, keepdim=True)
+    return mode.apply(Product(), z, mode.apply(Elementwise("inverse", lambda v: 1 / v.sqrt().clamp_min(eps)), squares))
 
 
-def _max_pool2d(slopes: Slopes, func: Callable[..., Any], z: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """The largest of each window, found in rounds of two against two."""
-    given = dict(zip(("kernel_size", "stride", "padding", "dilation"), args, strict=False)) | kwargs
-    kernel = _pair(given["kernel_size"])
-    stride = _pair(given.get("stride") or kernel)
-    padding = _pair(given.get("padding", 0))
-    known = _pair(given.get("dilation", 1)) == (1, 1) and z.ndim == 4 and not given.get("return_indices", False)
-    if not known or len(args) > 4:
-        return func(z, *args, **kwargs)
+def _larger(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """maximum and minimum of two tensors."""
+    if len(args) != 2 or kwargs:
+        return _by_nodes(mode, name, func, args, kwargs)
+    a, b = args if name in ("maximum", "max", "fmax") else (-args[0], -args[1])
+    larger = mode.apply(Maximum(), *torch.broadcast_tensors(a, b))
+    return larger if name in ("maximum", "max", "fmax") else -larger
+
+
+def _extreme(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """max, min, amax and amin of one tensor, over all of it or some of its dimensions."""
+    if len(args) == 2 and isinstance(args[1], Tensor):
+        return _larger(mode, name, func, args, kwargs)
+    z = args[0]
+    sign = -1 if name.endswith("min") else 1
+    dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    keep = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+    listed = list(range(z.ndim)) if dims is None or dims == () else [dims] if isinstance(dims, int) else list(dims)
+    listed = sorted(dim % z.ndim for dim in listed)
+    others = [dim for dim in range(z.ndim) if dim not in listed]
+    flat = z.permute(*others, *listed).flatten(len(others)) if others else z.reshape(-1)
+    largest = sign * _largest(mode, sign * flat)
+    for dim in listed if keep else ():
+        largest = largest.unsqueeze(dim)
+    if name in ("amax", "amin") or dims is None:
+        return largest
     with torch.no_grad():
-        size = func(z, *args, **kwargs).shape[2:]
-    ends_at = [(count - 1) * step + side for count, step, side in zip(size, stride, kernel, strict=True)]
-    beyond = [max(0, end - side - before) for end, side, before in zip(ends_at, z.shape[2:], padding, strict=True)]
-    least = float(z.detach().min()) - 1.0
-    edges = (padding[1], beyond[1], padding[0], beyond[0])
-    around = functional.pad(z, edges, value=least)[:, :, : ends_at[0], : ends_at[1]]
-    windows = around.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1]).flatten(4)
-    while windows.shape[-1] > 1:
-        half = windows.shape[-1] // 2
-        a, b, odd = windows[..., :half], windows[..., half : 2 * half], windows[..., 2 * half :]
-        windows = torch.cat([slopes.apply(_Maximum, (a, b)), odd], dim=-1)
-    return windows[..., 0]
+        kinds = func(z.detach(), *args[1:], **kwargs)
+    return type(kinds)((largest, kinds[1]))
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    values = tuple(value)
-    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+def _largest(mode: _Following, values: Tensor) -> Tensor:
+    """The largest along the last dimension, found in rounds of two against two."""
+    while values.shape[-1] > 1:
+        half = values.shape[-1] // 2
+        a, b, odd = values[..., :half], values[..., half : 2 * half], values[..., 2 * half :]
+        values = torch.cat([mode.apply(Maximum(), a, b), odd], dim=-1)
+    return values[..., 0]
 
 
-def _times(slopes: Slopes, operation: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    if _follows(a) and _follows(b):
-        return slopes.apply(_Product, (a, b), operation)
-    found = operation(a, b)
-    return found if not (_follows(a) or _follows(b)) else _like(found, a if _follows(a) else b)
+def _max_pool(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The largest of each window."""
+    axes = int(name[-2])
+    names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    z = given["input"]
+    kernel = _sides(given["kernel_size"], axes)
+    stride = _sides(given.get("stride") or kernel, axes)
+    padding = _sides(given.get("padding", 0), axes)
+    if _sides(given.get("dilation", 1), axes) != [1] * axes or z.ndim != axes + 2 or given.get("return_indices"):
+        return _by_nodes(mode, name, func, args, kwargs)
+    with torch.no_grad():
+        size = func(*args, **kwargs).shape[2:]
+    ends = [(count - 1) * step + side for count, step, side in zip(size, stride, kernel, strict=True)]
+    beyond = [max(0, end - side - before) for end, side, before in zip(ends, z.shape[2:], padding, strict=True)]
+    edges = [edge for pair in zip(reversed(padding), reversed(beyond), strict=True) for edge in pair]
+    windows = functional.pad(z, edges, value=float(z.detach().min()) - 1.0)
+    for axis, (end, side, step) in enumerate(zip(ends, kernel, stride, strict=True)):
+        windows = windows.narrow(axis + 2, 0, end).unfold(axis + 2, side, step)
+    return _largest(mode, windows.flatten(axes + 2))
 
 
-def _scores_of_keys(q: Tensor, k: Tensor) -> Tensor:
-    return q @ k.transpose(-1, -2)
+def _adaptive_max_pool(
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    axes = int(name[-2])
+    given = dict(zip(("input", "output_size", "return_indices"), args, strict=False)) | kwargs
+    z = given["input"]
+    if z.ndim != axes + 2 or given.get("return_indices"):
+        return _by_nodes(mode, name, func, args, kwargs)
+    size = given["output_size"]
+    counts = [size] * axes if isinstance(size, int) else list(size)
+    counts = [side if count is None else count for side, count in zip(z.shape[2:], counts, strict=True)]
+    for axis, count in enumerate(counts, start=2):
+        side = z.shape[axis]
+        parts = [
+            z.narrow(axis, i * side // count, -(-(i + 1) * side // count) - i * side // count) for i in range(count)
+        ]
+        z = torch.stack([_largest(mode, part.movedim(axis, -1)) for part in parts], dim=axis)
+    return z
+
+
+def _sides(value: Any, axes: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * axes if len(values) == 1 else values
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+
+def _times(mode: _Following, a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, whichever of them moves."""
+    if not (mode.moves(a) and mode.moves(b)):
+        return mode.mark(a @ b) if mode.moves(a) or mode.moves(b) else a @ b  # type: ignore[no-any-return]
+    if a.shape[:-2] == b.shape[:-2]:
+        return mode.apply(MatrixProduct(), a, b)  # type: ignore[no-any-return]
+    return mode.apply(AtNodes("matmul", torch.matmul, 1), a, b)  # type: ignore[no-any-return]
 
 
 def _attention(
-    slopes: Slopes,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    return _attended(slopes, query, key, value, attn_mask, is_causal, scale, enable_gqa)[0]
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    if mode.moves(mask):
+        return _by_nodes(mode, name, func, args, kwargs)
+    if given.get("enable_gqa", False):
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (_like(mode, each.repeat_interleave(times, -3), each) for each in (key, value))
+    if given.get("is_causal", False):
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    return _attended(mode, query, key, value, mask, given.get("scale"))[0]
 
 
 def _attended(
-    slopes: Slopes,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None = None,
-    grouped: bool = False,
+    mode: _Following, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """softmax(q kᵀ / sqrt(d)) v, and the softmax."""
-    if grouped:
-        times = query.shape[-3] // key.shape[-3]
-        key, value = (_like(one.repeat_interleave(times, -3), one) for one in (key, value))
-    scores = _times(slopes, _scores_of_keys, query, key) * (scale or 1 / math.sqrt(query.shape[-1]))
-    if is_causal:
-        there = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-        scores = scores.masked_fill(~there, -math.inf)
+    query = _like(mode, query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale), query)
+    scores = _times(mode, query, _like(mode, key.transpose(-1, -2), key))
     if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    moves = _follows(query) or _follows(key)
-    weights = slopes.apply(_Softmax, (scores,), -1) if moves else scores.softmax(-1)
-    return _times(slopes, torch.matmul, weights, value), weights
+        masked = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+        scores = _like(mode, masked, scores)
+    weights = mode.apply(Softmax(-1), scores) if mode.moves(scores) else scores.softmax(-1)
+    return _times(mode, weights, value), weights
 
 
-def _like(tensor: Tensor, other: Tensor) -> Tensor:
+def _like(mode: _Following, tensor: Tensor, other: Tensor) -> Tensor:
     """Marked if the other is."""
-    if _follows(other):
-        _marked(tensor)
+    if mode.follows(other):
+        mode.mark(tensor)
     return tensor
 
 
 def _multi_head_attention(
-    slopes: Slopes,
-    func: Callable[..., Any],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    **more: Any,
+    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What `torch.nn.MultiheadAttention` computes, on (length, rows, channels)."""
-    unusual = ("key_padding_mask", "attn_mask", "use_separate_proj_weight", "static_k", "static_v", "is_causal")
-    given = any(more.get(name) is not None and more[name] is not False for name in unusual)
-    if in_proj_weight is None or bias_k is not None or bias_v is not None or add_zero_attn or given or query.ndim != 3:
-        return func(
-            query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v,
-            add_zero_attn, dropout_p, out_proj_weight, out_proj_bias, **more,
-        )  # fmt: skip
-    biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+    """What `torch.nn.MultiheadAttention` computes, on (length, rows, channels); unusual forms go by nodes."""
+    names = (
+        "query", "key", "value", "embed_dim", "heads", "in_weight", "in_bias", "bias_k", "bias_v", "zero", "dropout",
+        "out_weight", "out_bias",
+    )  # fmt: skip
+    given = dict(zip(names, args, strict=False)) | kwargs
+    unusual = ("key_padding_mask", "attn_mask", "use_separate_proj_weight", "static_k", "static_v", "is_causal",
+               "bias_k", "bias_v", "zero")  # fmt: skip
+    plain = all(given.get(key) is None or given[key] is False for key in unusual)
+    if not plain or len(args) < len(names) or given["in_weight"] is None or given["query"].ndim != 3:
+        return _by_nodes(mode, name, func, args, kwargs)
+    bias = given["in_bias"]
+    biases = [None] * 3 if bias is None else _constant(bias).chunk(3)
     parts = []
-    for one, weight, bias in zip((query, key, value), in_proj_weight.chunk(3), biases, strict=True):
-        made = functional.linear(one.transpose(0, 1), weight, bias)
-        heads = made.reshape(made.shape[0], made.shape[1], num_heads, -1).transpose(1, 2)
-        parts.append(_like(heads, one))
-    found, weights = _attended(slopes, parts[0], parts[1], parts[2], None, False)
-    joined = found.transpose(1, 2).flatten(2).transpose(0, 1)
-    output = functional.linear(joined, out_proj_weight, out_proj_bias)
-    if not more.get("need_weights", True):
+    for tensor, weight, offset in zip(args[:3], _constant(given["in_weight"]).chunk(3), biases, strict=True):
+        made = functional.linear(tensor.transpose(0, 1), weight, offset)
+        heads = made.reshape(made.shape[0], made.shape[1], given["heads"], -1).transpose(1, 2)
+        parts.append(_like(mode, heads, tensor))
+    attended, weights = _attended(mode, parts[0], parts[1], parts[2], None, None)
+    joined = attended.transpose(1, 2).flatten(2).transpose(0, 1)
+    output = functional.linear(joined, _constant(given["out_weight"]), _constant(given["out_bias"]))
+    if not given.get("need_weights", True):
         return output, None
-    return output, weights.mean(1) if more.get("average_attn_weights", True) else weights
+    return output, weights.mean(1) if given.get("average_attn_weights", True) else weights
 
 
-_RULES_OF_ONE: dict[str, Rule] = {
+_RULES: dict[str, RuleOf] = {
+    **dict.fromkeys(_OF_ONE_NUMBER, _of_one_number),
+    **dict.fromkeys(("mul", "multiply"), _product),
+    **dict.fromkeys(("matmul", "mm", "bmm", "reversed_matmul"), _matrix_product),
+    **dict.fromkeys(("div", "divide", "true_divide", "truediv", "reversed_truediv", "reversed_div"), _quotient),
+    **dict.fromkeys(("reversed_pow", "rpow"), _reversed_power),
+    **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), _larger),
+    **dict.fromkeys(("max", "min", "amax", "amin"), _extreme),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _max_pool),
+    **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), _adaptive_max_pool),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _layer_norm),
+    "prelu": _prelu,
+    "glu": _glu,
     "softmax": _softmax,
-    "layer_norm": _layer_norm,
     "group_norm": _group_norm,
-    "max_pool2d": _max_pool2d,
+    "instance_norm": _instance_norm,
+    "batch_norm": _batch_norm,
     "normalize": _normalize,
+    "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _multi_head_attention,
 }

@@ -324,6 +324,11 @@ class Targets:
         return self.function is None and not self.by_image
 
     @property
+    def explain_predictions(self) -> bool:
+        """Whether an image's predicted class is explained."""
+        return None in self.wanted
+
+    @property
     def descriptions(self) -> tuple[str, ...] | None:
         """What is explained for each image, in words; None if it is a class, or a callable without a name."""
         return tuple(one.description for one in self.by_image) or None

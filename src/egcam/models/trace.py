@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -242,7 +243,7 @@ def dry_run(
             with QuickShapes():
                 trace = _trace(shadow, image, further, moved, extra.images, read)
             has_numbers = not any(tensor.is_meta for tensor in (one, *model.parameters()))
-            influence = Influence(model, tuple(one.shape), one.dtype, one.device, args, kwargs) if has_numbers else None
+            influence = Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs) if has_numbers else None
             return replace(trace, influence=influence)
         except EgcamError:
             raise
@@ -303,7 +304,7 @@ def _trace(
         other_inputs=_has_tensors(args, kwargs),
         places=_places_in(output),
         keeps_order=not any(type(module).__name__.startswith("Hiera") for module in model.modules()),
-        influence=None if one.is_meta else Influence(model, tuple(one.shape), one.dtype, one.device, args, kwargs),
+        influence=None if one.is_meta else Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs),
     )
 
 

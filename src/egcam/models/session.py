@@ -1,0 +1,123 @@
+"""What is found out about a model, once: a session that lives as long as the model does.
+
+Explainers are thin: options and a session. So `egcam.explain` called twice costs what a kept explainer costs. Facts that
+follow from the structure of the network (shapes, layers) last until a module, a hook, a mode or a plain attribute
+changes; what depends on the weights lasts until one of them does, also through `.data`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from egcam.models.weight_checksum import Weights, weights_of
+
+Fact = TypeVar("Fact")
+
+_BUDGET = 1024 * 2**20  # bytes of graphs kept for a model
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
+
+
+class Session:
+    """What is known of one model; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._structure: Hashable = None
+        self._weights: Hashable = None
+        self._of_structure: dict[Hashable, Any] = {}
+        self._of_weights: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def look(self, model: nn.Module) -> Weights:
+        """See whether the model is what it was, and forget what no longer holds; its weights."""
+        structure, weights = _structure_of(model), weights_of(model)
+        with self._lock:
+            if structure != self._structure:
+                self._structure, self._weights, self._of_structure = structure, None, {}
+            if (weights.places, weights.checksum) != self._weights:
+                self._weights = (weights.places, weights.checksum)
+                self._of_weights.clear()
+        return weights
+
+    def fact(self, key: Hashable, make: Callable[[], Fact]) -> Fact:
+        """A fact about the structure: what was found before, or is now."""
+        with self._lock:
+            known = self._of_structure
+            if key in known:
+                return known[key]  # type: ignore[no-any-return]
+        found = make()
+        with self._lock:
+            return known.setdefault(key, found)  # type: ignore[no-any-return]
+
+    def kept(self, key: Hashable, make: Callable[[], tuple[Fact, int]]) -> Fact:
+        """What depends on the weights: what was made before, or is now, with the bytes it takes.
+
+        Beyond the budget, what was not used for longest is let go of.
+        """
+        with self._lock:
+            state = self._weights
+            if key in self._of_weights:
+                self._of_weights.move_to_end(key)
+                return self._of_weights[key][0]  # type: ignore[no-any-return]
+        found, size = make()
+        with self._lock:
+            if state == self._weights and size <= _BUDGET:
+                self._of_weights[key] = (found, size)
+                while sum(bytes_ for _, bytes_ in self._of_weights.values()) > _BUDGET:
+                    self._of_weights.popitem(last=False)
+        return found
+
+
+_sessions: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()
+_sessions_lock = threading.Lock()
+
+
+def session_of(model: nn.Module) -> Session:
+    """The model's session, the same for as long as the model lives.
+
+    Example:
+        >>> net = nn.Linear(2, 3)
+        >>> session_of(net) is session_of(net)
+        True
+    """
+    with _sessions_lock:
+        session = _sessions.get(model)
+        if session is None:
+            session = _sessions[model] = Session()
+        return session
+
+
+def _structure_of(model: nn.Module) -> Hashable:
+    """Modules, hooks, modes and plain attributes."""
+    return tuple(
+        (
+            name,
+            id(module),
+            module.training,
+            tuple(map(id, module._forward_hooks.values())),
+            tuple(map(id, module._forward_pre_hooks.values())),
+            tuple(_mark(value) for key, value in vars(module).items() if not key.startswith("_") and key != "training"),
+        )
+        for name, module in model.named_modules()
+    )
+
+
+def _mark(value: Any) -> Hashable:
+    """What tells an attribute from what it was."""
+    if isinstance(value, Tensor):
+        return id(value), 0 if value.is_inference() else value._version
+    if isinstance(value, list):
+        return tuple(map(_mark, value))
+    if isinstance(value, _PLAIN):
+        try:
+            hash(value)
+        except TypeError:
+            return id(value)
+        return type(value), value
+    return id(value)
