@@ -55,6 +55,7 @@ from egcam.models.tokens import are_tokens
 from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches
+_KEPT = 640 * 2**20  # for the graph of what follows a layer, which is kept from call to call
 _MOST_AT_ONCE = 64
 _SMALL = 8  # up to this many passes are made in one batch, if the memory budget allows
 
@@ -318,7 +319,6 @@ class Explainer(ABC):
             by_image,
             at_once=self._at_once(images, of_image, memory),
             tails_at_once=self._at_once(images, of_tail, memory),
-            of_tail=of_tail,
             memory=memory,
         )
 
@@ -368,8 +368,9 @@ class Explainer(ABC):
                     memo,
                     session,
                     look.tails_at_once,
-                    look.of_tail,
                     look.memory,
+                    max(look.memory, _KEPT) if self.memory is None else look.memory,
+                    self.batch_size,
                 )
             )
         return tasks
@@ -482,7 +483,6 @@ class _Look:
         by_image: whether images must be run one at a time: their layers run for each, as in some detectors, or mix them.
         at_once: the most images in one pass.
         tails_at_once: the most rows in one run of what follows the layers.
-        of_tail: bytes that one row takes in such a run.
         memory: bytes that a pass may take.
     """
 
@@ -491,7 +491,6 @@ class _Look:
     by_image: bool
     at_once: int
     tails_at_once: int
-    of_tail: int
     memory: int
 
 

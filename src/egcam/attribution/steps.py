@@ -29,6 +29,7 @@ _MISSED = 1e-2  # of the rise of the score, that slopes may miss
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the scores
 _COARSE = 2e-2  # the same in 16 bits
 _SWAPPED = {torch.float64: 1e-6, torch.float32: 1e-3}  # of an output, between two ways to it
+_MOST_AT_ONCE = 64
 _NODES = 4  # for each reference, where slopes are not to be had
 
 
@@ -123,7 +124,7 @@ class _Place:
         self.layer = probe.points[0].name
         images = task.images
         self.conditions: tuple[Hashable, ...] = (
-            self.layer, tuple(images.shape[1:]), images.dtype, images.device, task.autocast, task.tails_at_once,
+            self.layer, tuple(images.shape[1:]), images.dtype, images.device, task.autocast, task.limit, task.memory,
         )  # fmt: skip
         self.notes = task.session.fact(("notes", self.layer), dict)
         keys = tuple(reference.keys[0] for reference in drawn)
@@ -235,7 +236,7 @@ class _Place:
             return self._kept("without graph", self._run_forward)
         if self.key is None:
             return None
-        fits = 0 < len(self.drawn) * self.task.tail_bytes <= self.task.memory
+        fits = len(self.drawn) * self._row_bytes() <= self.task.kept_memory
         return self._kept("with graph", self._run_and_keep) if fits else self._kept("without graph", self._run_forward)
 
     def _kept(self, kind: str, make: Any) -> _Ends:
@@ -245,10 +246,34 @@ class _Place:
         def sized() -> tuple[_Ends, int]:
             ends = make()
             tensors = [ends.activations, *tensors_in(ends.output)]
-            of_graph = self.task.tail_bytes * len(self.drawn) if ends.runs else 0
+            of_graph = self._row_bytes() * len(self.drawn) if ends.runs else 0
             return ends, of_graph + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
         return self.task.session.kept((kind, *self.conditions, self.key, "copies" in self.notes), sized)
+
+    def _row_bytes(self) -> int:
+        """What the graph of one reference takes, as its first one shows."""
+
+        def measured() -> int:
+            places: dict[int, int] = {}
+            parameters = {tensor.untyped_storage().data_ptr() for tensor in self.probe.model.parameters()}
+
+            def note(tensor: Tensor) -> Tensor:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in parameters:
+                    places[storage.data_ptr()] = storage.nbytes()
+                return tensor.detach()
+
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+                self.probe.graph(self.drawn[0].images, self.task.rows, SlopeGraph())
+            self.task.meter.add(1)
+            return sum(places.values())
+
+        return self.task.session.fact(("row bytes", *self.conditions), measured)
+
+    def _rows_at_once(self) -> int:
+        most = _MOST_AT_ONCE if self.task.limit is None else self.task.limit
+        return max(1, min(most, self.task.memory // max(1, 2 * self._row_bytes())))
 
     def _goes_around(self) -> bool:
         return self.task.session.kept(("goes around", *self.conditions), lambda: (self._try_swap(), 0))
@@ -283,7 +308,7 @@ class _Place:
 
     def _run_images(self, lasts: bool) -> Iterator[_Run]:
         """Up to the output, with the graph from the layer on, as many together as fit."""
-        for some in torch.split(self._images(), self.task.tails_at_once):
+        for some in torch.split(self._images(), self._rows_at_once()):
             graph = SlopeGraph("copies" in self.notes)
             leaf, output = self.probe.graph(some, self.task.rows.expand(len(some)), graph)
             self.task.meter.add(len(some))
@@ -291,7 +316,7 @@ class _Place:
 
     def _run_from_layer(self, tail: Replay, activations: Tensor) -> Iterator[_Run]:
         """From the layer on, with all else as for the image."""
-        for some in torch.split(activations, self.task.tails_at_once):
+        for some in torch.split(activations, self._rows_at_once()):
             graph = SlopeGraph("copies" in self.notes)
             leaf, output = tail.graph(some, torch.zeros(len(some), dtype=torch.long, device="cpu"), graph)
             self.task.meter.tails += len(some)
@@ -311,7 +336,7 @@ class _Place:
         tail, ends = self._tail(), self._kept("without graph", self._run_forward)
         here, parts = tail.activations, []
         self.task.note_first(tail.output, here, self.probe.points[0])
-        for some in torch.split(ends.activations, self.task.tails_at_once):
+        for some in torch.split(ends.activations, self._rows_at_once()):
             own, step = torch.zeros(len(some), dtype=torch.long, device="cpu"), here - some
             slope = wide_enough(torch.zeros_like(some))
             for share, weight in gauss_legendre(_NODES):

@@ -63,8 +63,9 @@ class Task:
         memo: for what estimators keep between the tasks of one call.
         session: what is known of the model.
         tails_at_once: the most rows in one run of what follows a layer.
-        tail_bytes: what one row takes in such a run; 0 where that is unknown.
-        memory: bytes that a pass, and what is kept of it, may take.
+        memory: bytes that a pass may take.
+        kept_memory: bytes that a graph may take that is kept.
+        limit: the most rows of anything in one run, if the user said so.
 
     Attributes:
         scores: (n,) what is explained, from the first pass on.
@@ -83,8 +84,9 @@ class Task:
         memo: dict[str, Any],
         session: Session | None = None,
         tails_at_once: int = 1,
-        tail_bytes: int = 0,
         memory: int = 0,
+        kept_memory: int = 0,
+        limit: int | None = None,
     ) -> None:
         self.probe = probe
         self.images = images
@@ -95,7 +97,7 @@ class Task:
         self.memo = memo
         self.session = Session() if session is None else session
         self.tails_at_once = tails_at_once
-        self.tail_bytes, self.memory = tail_bytes, memory
+        self.memory, self.kept_memory, self.limit = memory, kept_memory, limit
         self.indices: Tensor | None = None
         self.predictions: Tensor | None = None
         self.outputs: Tensor | None = None
