@@ -1,7 +1,7 @@
 """egcam: heat maps for image classifiers that hold up inside the network.
 
 import egcam
-explanation = egcam.explain(model, images)      # Expected Grad-CAM of the predicted class
+explanation = egcam.explain(model, images)      # SlopeCAM of the predicted class
 explanation.overlay()[0].save("why.png")
 """
 

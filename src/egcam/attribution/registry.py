@@ -182,7 +182,7 @@ def records(controls: bool = False) -> Iterator[Method]:
 def methods(controls: bool = False) -> list[str]:
     """The names of all registered methods, without controls unless they are asked for.
 
-    >>> "expected-grad-cam" in methods(), "random" in methods(), "random" in methods(controls=True)
+    >>> "slope-cam" in methods(), "random" in methods(), "random" in methods(controls=True)
     (True, False, True)
     """
     return [one.name for one in records(controls)]
@@ -197,7 +197,7 @@ def usual_methods(most_cost: float = float("inf")) -> list[str]:
     """What to compare where nobody says: the usual methods that cost at most that many gradients, the highlighted last.
 
     >>> usual_methods(most_cost=12)
-    ['grad-cam', 'hires-cam', 'layer-cam', 'grad-cam++', 'integrated-grad-cam', 'expected-grad-cam']
+    ['grad-cam', 'hires-cam', 'layer-cam', 'grad-cam++', 'integrated-grad-cam', 'slope-cam']
     """
     chosen = [one for one in records() if one.usual and one.cost <= most_cost]
     return [one.name for one in sorted(chosen, key=lambda one: one.highlight)]
@@ -243,7 +243,7 @@ def _instead(name: str, option: str) -> str:
 def takes(name: str) -> set[str]:
     """The option names a method's factory takes.
 
-    >>> "samples" in takes("expected-grad-cam"), "samples" in takes("grad-cam"), "layer" in takes("smooth-grad")
+    >>> "samples" in takes("slope-cam"), "samples" in takes("grad-cam"), "layer" in takes("smooth-grad")
     (True, False, False)
     """
     return set(method(name).options())
