@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from egcam.rng import generator
 
 ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Softplus, nn.Sigmoid, nn.GELU, nn.SiLU)
 
@@ -53,24 +49,8 @@ def slope_of_score(low: Tensor, high: Tensor, target: int, score: str) -> Tensor
 
 
 def attribution(
-    head: nn.Module,
-    there: np.ndarray,
-    here: np.ndarray,
-    target: int,
-    score: str = "logit",
-    half: np.ndarray | None = None,
+    head: nn.Module, there: np.ndarray, here: np.ndarray, target: int, score: str = "logit"
 ) -> np.ndarray:
-    """(K, h, w) slope times step, in one step or, with a half of the cells (h, w) that goes first, in two."""
+    """(K, h, w) slope times step."""
     lower, upper = torch.from_numpy(there), torch.from_numpy(here)
-    states = [lower, upper] if half is None else [lower, torch.where(torch.from_numpy(half), upper, lower), upper]
-    total = torch.zeros_like(lower)
-    for low, high in pairwise(states):
-        total += slope(head, low, high, target, score) * (high - low)
-    return total.numpy()
-
-
-def first_half(sample: int, size: tuple[int, int], seed: int = 0) -> np.ndarray:
-    """(h, w) the cells of the first step, as they are drawn: for each two samples, one the other's rest."""
-    count = size[0] * size[1] + 1
-    order = torch.randperm(count, generator=generator(seed, "half", sample // 2))
-    return ((order < count // 2) ^ bool(sample % 2))[:-1].reshape(size).numpy()
+    return (slope(head, lower, upper, target, score) * (upper - lower)).numpy()

@@ -43,6 +43,7 @@ class Steps:
         score: () y(x).
         lower: (n,) the score when the layer returns A'_s and all else is as for the image.
         references: (n,) y(x'_s).
+        rounding: how much of a score may be lost on the way to it.
         inexact: why derivatives had to stand in for slopes; None where they did not.
     """
 
@@ -51,6 +52,7 @@ class Steps:
     score: Tensor
     lower: Tensor
     references: Tensor
+    rounding: float
     inexact: str | None = None
 
     @property
@@ -59,7 +61,7 @@ class Steps:
         if not bool(self.score.isfinite()):
             return True
         rises = self.score - self.lower
-        rounding = _ROUNDING.get(self.totals.dtype, _COARSE) * torch.maximum(self.lower.abs().max(), self.score.abs())
+        rounding = self.rounding * torch.maximum(self.lower.abs().max(), self.score.abs())
         return bool((rises - self.totals).abs().max() <= _MISSED * rises.abs().max() + rounding)
 
     @property
@@ -172,7 +174,7 @@ class _Place:
             parts.append(self._reduced(weighted, lower))
         maps, totals, lower = (torch.cat(column) for column in zip(*parts, strict=True))
         references = lower if ends is None or ends.runs else self._scores(ends.output, len(lower))
-        return Steps(maps, totals, score[0], lower, references)
+        return Steps(maps, totals, score[0], lower, references, self._rounding(here, score))
 
     def _slopes(self, run: _Run, record: Record, of_score: Record, here: Tensor) -> tuple[Tensor, Tensor]:
         """(n, …) slope times step, and (n,) the scores at the lower ends."""
@@ -222,6 +224,11 @@ class _Place:
 
     def _scores(self, output: Any, count: int) -> Tensor:
         return self.task.scores_of(output, torch.zeros(count, dtype=torch.long, device="cpu"))
+
+    def _rounding(self, *numbers: Tensor) -> float:
+        """By the least precise numbers on the way."""
+        dtypes = [tensor.dtype for tensor in numbers] + ([] if self.task.autocast is None else [self.task.autocast])
+        return max(_ROUNDING.get(dtype, _COARSE) for dtype in dtypes)
 
     def _reduced(self, weighted: Tensor, lower: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         point = self.probe.points[0]
@@ -346,7 +353,8 @@ class _Place:
             parts.append(self._reduced(slope * wide_enough(step), self._scores(tail.run(some, own), len(some))))
         maps, totals, lower = (torch.cat(column) for column in zip(*parts, strict=True))
         references = self._scores(ends.output, len(lower))
-        return Steps(maps, totals, self._scores(tail.output, 1)[0], lower, references, reason)
+        score = self._scores(tail.output, 1)
+        return Steps(maps, totals, score[0], lower, references, self._rounding(here, score), reason)
 
 
 def _joined(outputs: Sequence[Any]) -> Any:

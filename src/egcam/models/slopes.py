@@ -170,7 +170,9 @@ class SlopeGraph(_Following):
 
     def plainly(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation without a rule, whose parameters need no gradient: convolutions would keep their input for it."""
-        return func(*map(_constant, args), **{name: _constant(value) for name, value in kwargs.items()})
+        constants = [*map(_constant, args)]
+        result = func(*constants, **{name: _constant(value) for name, value in kwargs.items()})
+        return next((given for given, constant in zip(args, constants, strict=True) if result is constant), result)
 
     def pull(
         self,
