@@ -178,6 +178,7 @@ class RelevanceMassAccuracy(Metric):
     "pointing-game",
     label="PG",
     meaning="Whether the map's highest point lies on the object.",
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class PointingGame(Metric):
