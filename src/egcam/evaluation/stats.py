@@ -128,11 +128,14 @@ def is_rough(values: Values) -> bool:
     skewness of the columns, since that of a column alone is uncertain.
 
     Example:
-        >>> is_rough(np.arange(10.0)[:, None]), is_rough(2.0 ** np.arange(10)[:, None]), is_rough(np.arange(5.0)[:, None])
+        >>> even, skewed = np.arange(10.0)[:, None], 2.0 ** np.arange(10)[:, None]
+        >>> is_rough(even), is_rough(even[:5]), is_rough(skewed)
         (False, True, True)
     """
     scored = values[:, np.isfinite(values).any(0)]
-    count = int(np.isfinite(scored).sum(0).min(initial=0))
+    if not scored.size:
+        return False
+    count = int(np.isfinite(scored).sum(0).min())
     return count < _FEW or count <= 25 * float(skewness(scored).mean()) ** 2
 
 
@@ -200,12 +203,12 @@ def averaged_ranks(values: Values) -> Values:
 def reliability(scores: Values) -> float:
     """How far the means of the methods would be the same on as many other images; 1 is perfectly, 0 by chance.
 
-        1 - (M - 3) / (M - 1) F,   F = residual variance / variance between methods, from a two-way analysis of variance
+        1 - (M - 3) / (M - 1) q,   q = residual variance / variance between the M methods, by analysis of variance
 
-    The expected correlation of the means with those of another draw of images: the share of their variance between the
-    M methods that is no noise. Without the factor it would be Cronbach's alpha, the mean over all halvings, which is
-    too low: F is too large on average by (M - 1) / (M - 3). Images without a score of all methods are left out. At
-    least -1; NaN with fewer than four images or five methods; a metric that gives all methods the same has 0.
+    The share of the variance of the means that is no noise, and so their expected correlation with the means on other
+    images. 1 - q would be Cronbach's alpha, the mean over all ways to halve the images; it is too low, since noise makes
+    q too large by (M - 1) / (M - 3) on average. Images without a score of all methods are left out. At least -1; NaN
+    with fewer than four images or five methods; a metric that gives all methods the same has 0.
 
     Args:
         scores: (N, M) a column for each method, a row for each image.
@@ -225,7 +228,7 @@ def reliability(scores: Values) -> float:
     # Rounding leaves something of a variance that is 0.
     if between <= 1e-24 * (shared**2).sum():
         return 0.0
-    return max(-1.0, 1 - (methods - 3) / (methods - 1) * float(within / between))
+    return float(max(-1.0, 1 - (methods - 3) / (methods - 1) * within / between))
 
 
 def significant(values: Values) -> Values:

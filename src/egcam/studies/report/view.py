@@ -14,7 +14,6 @@ from egcam.attribution.registry import is_control, is_highlighted
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import checked_sharpness
 from egcam.evaluation.comparable import Values, comparable
-from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
 from egcam.evaluation.stats import Summary, baseline_of, intervals, means, reliability, summarised
 from egcam.evaluation.table import Table
@@ -139,7 +138,7 @@ class Report:
 
     def caution(self, section: ModelSection) -> str:
         """How far the intervals and verdicts of a model can be trusted."""
-        return caution(section.summary, image_counts(section.table), len(section.table.methods), self.primary)
+        return caution(section.summary, self.primary)
 
 
 def gather(
