@@ -289,8 +289,8 @@ def test_how_far_metrics_can_be_trusted_is_in_the_report(tmp_path, no_figures):
     source = made(study(methods), 12, lambda model, method, metric, image: methods.index(method) / 8)
     write_report(source, tmp_path)
     text = (tmp_path / "report.md").read_text()
-    # Each method has its place on every image, so other images would say the same; of methods in the same order one metric is better
-    # upwards and the other downwards.
+    # Each method has its place on every image, so other images would say the same; of methods in the same order one
+    # metric is better upwards and the other downwards.
     assert "| Insertion | 1.00 | " in text
     assert "reliability" in (tmp_path / "report.html").read_text()
     of = table({"insertion": {"a": [0.1], "b": [0.2], "c": [0.3]}, "deletion": {"a": [0.1], "b": [0.2], "c": [0.3]}})

@@ -206,9 +206,9 @@ def reliability(scores: Values) -> float:
         1 - (M - 3) / (M - 1) q,   q = residual variance / variance between the M methods, by analysis of variance
 
     The share of the variance of the means that is no noise, and so their expected correlation with the means on other
-    images. 1 - q would be Cronbach's alpha, the mean over all ways to halve the images; it is too low, since noise makes
-    q too large by (M - 1) / (M - 3) on average. Images without a score of all methods are left out. At least -1; NaN
-    with fewer than four images or five methods; a metric that gives all methods the same has 0.
+    images. 1 - q would be Cronbach's alpha, the mean over all ways to halve the images; it is too low, since q is too
+    large by (M - 1) / (M - 3) on average. Images without a score of all methods are left out. At least -1; NaN with
+    fewer than four images or five methods; a metric that gives all methods the same has 0.
 
     Args:
         scores: (N, M) a column for each method, a row for each image.
