@@ -74,9 +74,9 @@ def difference_of(metric: str) -> str:
 
     Example:
         >>> difference_of("insertion"), difference_of("pointing-game")
-        ('median difference', 'images higher less lower')
+        ('median difference', 'difference in shares of images')
     """
-    return "images higher less lower" if metric_called(metric).many_ties else "median difference"
+    return "difference in shares of images" if metric_called(metric).many_ties else "median difference"
 
 
 def spread(value: float, low: float, high: float, *, sign: bool = False) -> str:
