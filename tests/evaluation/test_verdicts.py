@@ -146,7 +146,8 @@ def test_hits_and_misses_are_compared_by_images_on_which_methods_differ() -> Non
     plain = summarised(table(differences, ("insertion",)), "baseline").line("insertion", RIVALS[0])
     assert (plain.verdict, plain.difference, plain.p) == ("no difference shown", 0.0, 1.0)
     assert {name for name, one in names().items() if one.many_ties} == {
-        "pointing-game", "increase-in-confidence", "average-drop", "average-gain",
+        "pointing-game", "top-k-intersection", "relevance-rank-accuracy",
+        "increase-in-confidence", "average-drop", "average-gain",
     }  # fmt: skip
 
 
