@@ -15,7 +15,7 @@ from egcam.evaluation.stats import reliability as reliability_of
 from egcam.metrics import registry
 
 SCORES = Path(__file__).parent / "scores"
-OURS = "expected-grad-cam"
+OURS = "slope-cam"
 VARIANTS = ("expected, data",)
 TRUTH = "the truth"  # the Shapley values of the layer's cells, taken as a map
 METRICS = {  # name: (heading, higher is better, digits)

@@ -79,7 +79,7 @@ def evaluate(
         metrics: names of metrics; None is all of the paper's that the inputs allow.
         target: the classes to explain, or `egcam.targets`, one or one per image; None is the prediction.
         masks: (N, H, W) masks of the objects, for localization.
-        reference: what Expected Grad-CAM's references are drawn from; goes to the named methods that take one.
+        reference: what SlopeCAM's references are drawn from; goes to the named methods that take one.
         seed: for methods by name and for metrics.
         protocol: "default", or "paper" for the paper's conventions in metrics.
         layer: for methods by name that take one.
