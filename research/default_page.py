@@ -466,8 +466,8 @@ references.
 ![Insertion-deletion and infidelity against the cost of a map](../pictures/budget.png)
 """
 _RELIABILITY = """\
-Split-half reliability of the order of the methods, controls among them (1: two halves of the images agree), and the
-metric whose order of the methods is most alike.
+Reliability of the methods' means, controls among them (1: other images would give the same), and the metric whose order
+of the methods is most alike.
 """
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pandas
 
 from egcam.attribution.registry import is_control
-from egcam.evaluation.stats import holm, paired_difference, sign_flip_p, split_half_reliability
+from egcam.evaluation.signs import SURE, holm, paired_difference, sign_p
+from egcam.evaluation.stats import reliability as reliability_of
+from egcam.metrics import registry
 
 SCORES = Path(__file__).parent / "scores"
 OURS = "slope-cam"
@@ -29,8 +31,7 @@ METRICS = {  # name: (heading, higher is better, digits)
     "insertion-deletion-data": ("ins-del, other photographs ↑", True, 3),
     "road-both-orders": ("ROAD ↑", True, 3),
 }
-_SURE = 0.05
-_DRAWS = 20_000
+_MANY_TIES = {name for name, metric in registry.names().items() if metric.many_ties}
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,7 @@ def scores(name: str) -> pandas.DataFrame | None:
 
 
 def by_image(table: pandas.DataFrame, model: str, metric: str) -> pandas.DataFrame:
-    """Images x methods, only images that every method has a score of, in the order of their names.
-
-    A test that turns the signs of images at random then says the same wherever the table comes from.
-    """
+    """Images x methods, only images that every method has a score of, in the order of their names."""
     part = table[(table.model == model) & (table.metric == metric)].astype({"image": str, "method": str})
     return part.pivot(index="image", columns="method", values="value").astype(float).dropna()
 
@@ -71,7 +69,7 @@ def metrics_of(table: pandas.DataFrame, model: str) -> list[str]:
 
 
 def standings(table: pandas.DataFrame, model: str, ours: str = OURS) -> dict[str, Standing]:
-    """Where the default stands on each metric, by sign-flip tests, corrected over all comparisons of the network."""
+    """Where the default stands on each metric, by sign tests, corrected over all comparisons of the network."""
     columns = {metric: by_image(table, model, metric) for metric in metrics_of(table, model)}
     return standings_of(columns, {metric: METRICS[metric][1] for metric in columns}, ours)
 
@@ -88,13 +86,15 @@ def standings_of(
         sign = 1 if higher[metric] else -1
         others = [name for name in found.columns if name != ours and name not in VARIANTS]
         gain = np.stack([sign * paired_difference(found[ours].to_numpy(), found[one].to_numpy()) for one in others], 1)
-        for name, mean, chance in zip(others, gain.mean(0), sign_flip_p(gain, _DRAWS), strict=True):
-            gains[metric, name], chances[metric, name] = float(mean), float(chance)
+        chance = sign_p(gain, metric in _MANY_TIES)
+        for place, name in enumerate(others):
+            gains[metric, name] = float(np.sign(gain[:, place]).sum())
+            chances[metric, name] = float(chance[place])
     corrected = dict(zip(chances, holm(np.array(list(chances.values()))), strict=True))
     result = {}
     for metric in columns:
         names = [name for one, name in gains if one == metric]
-        sure = [name for name in names if corrected[metric, name] <= _SURE]
+        sure = [name for name in names if corrected[metric, name] <= SURE]
         ahead = [name for name in sure if gains[metric, name] > 0]
         behind = [name for name in sure if gains[metric, name] < 0 and not is_control(name)]
         methods = [name for name in names if not is_control(name)]
@@ -191,7 +191,7 @@ def _unbeaten(by_metric: dict[str, Standing]) -> str:
 
 
 def reliability(table: pandas.DataFrame) -> Iterator[str]:
-    """How far two halves of the images agree on the methods' means, and which other metric a metric agrees with."""
+    """How far other images would give the same means of the methods, and which other metric a metric agrees with."""
     models = sorted(table.model.unique())
     metrics = [metric for metric in METRICS if metric in set(table.metric)]
     yield from _header(["metric", *models, "agrees best with", "rank correlation"])
@@ -207,10 +207,10 @@ def reliability(table: pandas.DataFrame) -> Iterator[str]:
     shared = [metric for metric in metrics if all(metric in means[model] for model in models)]
     agreement = sum(means[model][shared].corr("spearman") for model in models) / len(models)
     for metric in shared:
-        halves = [split_half_reliability(by_image(table, model, metric).to_numpy()) for model in models]
+        own = [reliability_of(by_image(table, model, metric).to_numpy()) for model in models]
         others = agreement[metric].drop(metric)
         nearest = str(others.idxmax())
-        figures = " | ".join(f"{value:.2f}" for value in halves)
+        figures = " | ".join(f"{value:.2f}" for value in own)
         yield f"| {METRICS[metric][0][:-2]} | {figures} | {METRICS[nearest][0][:-2]} | {others[nearest]:.2f} |"
     yield ""
 

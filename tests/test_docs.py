@@ -506,13 +506,13 @@ def test_every_metric_is_in_the_reference_with_formula_direction_and_options() -
 
 def test_the_table_of_metrics_is_right() -> None:
     text = (DOCS / "metrics.md").read_text()
-    rows = re.findall(r"^\| \w* ?\| `([a-z-]+)`( \\\*)? \| (up|down) \| ([\w, ]+) \|", text, re.MULTILINE)
+    rows = re.findall(r"^\| \w* ?\| `([a-z-]+)`( \\\*)? \| (↑|↓) \| ([\w, ]+) \|", text, re.MULTILINE)
     known = egcam.metrics.names()
     assert {row[0] for row in rows} == set(known)
     for name, star, direction, needs in rows:
         metric = known[name]
         assert (star == "") == metric.paper, name
-        assert (direction == "up") == metric.higher_is_better, name
+        assert (direction == "↑") == metric.higher_is_better, name
         needed = {"masks": "masks", "explainer": "explainer", "maps": "model", "maps, no model": "heatmaps"}[needs]
         assert needed in metric.needs, name
 

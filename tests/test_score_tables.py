@@ -59,6 +59,22 @@ def test_lower_is_better_for_infidelity(score_tables: Any) -> None:
     assert score_tables.standings(table, "net")["infidelity"].word == "behind 1"
 
 
+def test_one_image_does_not_decide(score_tables: Any) -> None:
+    """Better on 39 of 40 images; on the last so much worse that the means are as one."""
+    table = scored({"grad-cam": 0.1, "random": 0.3})
+    worse = (table.method == "slope-cam") & (table.image == "39")
+    table.loc[worse, "value"] -= 4.0
+    assert score_tables.standings(table, "net")["insertion-deletion"].word == "first"
+
+
+def test_hits_are_compared_on_the_images_where_methods_differ(score_tables: Any) -> None:
+    table = scored({"grad-cam": 0.0}, "pointing-game")
+    missed = (table.method == "grad-cam") & (table.image.astype(int) < 8)
+    table["value"] = 1.0 - missed
+    assert score_tables.standings(table, "net")["pointing-game"].word == "first"
+    assert score_tables.standings(table.assign(metric="sparseness"), "net")["sparseness"].word == "tied"
+
+
 def test_not_ahead_names_metrics_and_who_is_ahead(score_tables: Any) -> None:
     gains = {"grad-cam": 0.1, "hires-cam": -0.1, "layer-cam": 0.1, "random": 0.0}
     lines = [*score_tables.not_ahead("Question", score_tables.all_standings(scored(gains)))]

@@ -24,7 +24,7 @@ METHODS = ["hires-cam", "grad-cam", "cam", "random", "centre"]
 @pytest.fixture(scope="module")
 def trials() -> list[truth.Trial]:
     """Two tests that need no trained network."""
-    wall = truth.walls_trial(truth.ShapesNetwork().eval(), truth.draw_shapes(6).images, "features", rows=4)
+    wall = truth.walls_trial(truth.ShapesNetwork().eval(), truth.draw_shapes(8).images, "features", rows=4)
     return [wall, *truth.unit_trials("positive", count=2)]
 
 

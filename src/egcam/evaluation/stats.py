@@ -1,7 +1,7 @@
-"""The statistics of a table of scores, for tables, figures and reports alike: means, intervals, differences, verdicts.
+"""The statistics of a table of scores, for tables, figures and reports alike: means, intervals, ranks, verdicts.
 
-Intervals are percentile bootstraps over images. All columns of scores are resampled with the same draws, as a product
-of matrices: a study has a few hundred columns.
+Intervals of means are percentile bootstraps over images. All columns of scores are resampled with the same draws, as a
+product of matrices: a study has a few hundred columns. Differences and verdicts: `egcam.evaluation.signs`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from math import isfinite, nan
+from math import isfinite, nan, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,18 +18,17 @@ import numpy as np
 from egcam.errors import MethodError, near_misses
 from egcam.evaluation.comparable import Chosen, Values
 from egcam.evaluation.numbers import figure
+from egcam.evaluation.signs import LEVEL, SURE, heads, holm, medians, paired_difference, sign_p
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
     from egcam.evaluation.table import Table
 
-LEVEL, RESAMPLES, SEED = 0.95, 2000, 0
-ROUNDING = 1e-6
+RESAMPLES, SEED = 2000, 0
 
 # Counts held at once; 2,000 draws of 10,000 images would be 160 MB.
 _MOST, _BLOCK = 4_000_000, 200_000
-_FEW = 12  # differences, whose 4,096 signs can all be gone through
-SURE = 0.05  # the largest p-value that counts as shown
+_FEW = 6  # images, below which the interval of a mean is too narrow
 
 
 def means(values: Values) -> Values:
@@ -49,11 +49,12 @@ def intervals(
 ) -> tuple[Values, Values]:
     """(K,) lower and (K,) upper ends of the percentile bootstrap of each column's mean.
 
-    A column's missing values are left out before drawing; fewer than two values give NaN.
+    Means of few draws lie closer together than Student's intervals are wide: percentiles further out make up for it
+    (`beyond`). A column's missing values are left out before drawing; fewer than two values give NaN.
 
     Args:
         values: (N, K) a column for each method and metric, a row for each image.
-        level: the share of the draws that the interval holds.
+        level: how often the interval shall hold the mean.
         resamples: how many draws.
         seed: of the draws.
 
@@ -82,9 +83,60 @@ def intervals_of(
             *([counts @ rows / count for rows in some] for counts in draws(count, resamples, seed)), strict=True
         )
         for (place, _, columns), parts in zip(of_count[count], drawn, strict=True):
-            ends = np.quantile(np.concatenate(parts), [(1 - level) / 2, (1 + level) / 2], axis=0)
+            outside = beyond(count, level)
+            ends = np.quantile(np.concatenate(parts), [outside, 1 - outside], axis=0)
             found[place][0][columns], found[place][1][columns] = ends
     return found
+
+
+def beyond(images: int, level: float = LEVEL) -> float:
+    """The share of the draws beyond each end of an interval, so that it is as wide as Student's (Hesterberg, 2015).
+
+        share = Phi( -sqrt( n / (n - 1) ) t ),   t the (1 + level) / 2 quantile of Student's distribution, n - 1 degrees
+
+    t is taken from the first terms of its series in 1 / (n - 1) (Fisher and Cornish, 1960).
+
+    Example:
+        >>> [round(beyond(images), 4) for images in (10, 50, 100_000)]
+        [0.0086, 0.0212, 0.025]
+    """
+    normal, of = NormalDist(), images - 1
+    z = normal.inv_cdf((1 + level) / 2)
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return normal.cdf(-sqrt(images / of) * (z + first / of + second / of**2 + third / of**3))
+
+
+def skewness(values: Values) -> Values:
+    """(K,) the skewness of the (N, K) columns over their finite values; 0 where all are the same, NaN without any.
+
+        mean( (x - mean)^3 ) / mean( (x - mean)^2 )^1.5
+
+    Example:
+        >>> skewness(np.array([[0.0, 1.0], [0.0, 1.0], [3.0, 1.0]])).round(3).tolist()
+        [0.707, 0.0]
+    """
+    apart = values - means(values)
+    square, cube = means(apart**2), means(apart**3)
+    return np.where(square > 0, cube / np.where(square > 0, square, 1.0) ** 1.5, 0.0 * square)
+
+
+def is_rough(values: Values) -> bool:
+    """Whether the intervals of the means of (N, K) columns, those of a metric, are too narrow.
+
+    They are with fewer than six images; and where scores are skewed: n <= 25 g^2 (Cochran, 1977), g being the mean
+    skewness of the columns, since that of a column alone is uncertain.
+
+    Example:
+        >>> even, skewed = np.arange(10.0)[:, None], 2.0 ** np.arange(10)[:, None]
+        >>> is_rough(even), is_rough(even[:5]), is_rough(skewed)
+        (False, True, True)
+    """
+    scored = values[:, np.isfinite(values).any(0)]
+    if not scored.size:
+        return False
+    count = int(np.isfinite(scored).sum(0).min())
+    return count < _FEW or count <= 25 * float(skewness(scored).mean()) ** 2
 
 
 def _patterns(values: Values) -> list[tuple[Chosen, list[int]]]:
@@ -109,79 +161,6 @@ def draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator
             picked += images * np.arange(len(block))[:, None]
             block[:] = np.bincount(picked.ravel(), minlength=block.size).reshape(block.shape)
         yield counts
-
-
-def paired_difference(scores: Values, others: Values) -> Values:
-    """(N,) scores less others; 0 where they differ by no more than rounding, a millionth of the larger.
-
-    Two methods that are the same by mathematics, such as Grad-CAM and HiResCAM before a linear head, add up the same
-    numbers in another order; however sure, a difference of 1e-8 is none.
-
-    Example:
-        >>> paired_difference(np.array([0.5, 0.3]), np.array([0.5 + 1e-8, 0.2])).round(3).tolist()
-        [0.0, 0.1]
-    """
-    difference = scores - others
-    return np.where(np.abs(difference) <= ROUNDING * np.maximum(np.abs(scores), np.abs(others)), 0.0, difference)
-
-
-def sign_flip_p(differences: Values, resamples: int = RESAMPLES, seed: int = SEED) -> Values:
-    """(K,) two-sided p-values of the means of (N, K) paired differences: signs are as likely turned as not.
-
-        p = (1 + number of draws with |mean of s d| >= |mean of d|) / (1 + draws),   s = 1 or -1 for each image
-
-    Of up to twelve differences all signs are gone through, and p is exact. Missing values are left out; a column
-    without any has NaN. All columns are turned by the same signs.
-
-    Example:
-        >>> sign_flip_p(np.array([[1.0, 0.0]] * 12)).round(2).tolist()
-        [0.0, 1.0]
-    """
-    finite = np.isfinite(differences)
-    known = np.where(finite, differences, 0.0)
-    observed = np.abs(known.sum(0))
-    p_values = np.full(known.shape[1], np.nan)
-    few = (known != 0).sum(0) <= _FEW
-    for column in np.flatnonzero(few & finite.any(0)):
-        p_values[column] = _exact_p(known[:, column][known[:, column] != 0])
-    many = np.flatnonzero(~few)
-    if not len(many):
-        return p_values
-    known, observed = known[:, many], observed[many]
-    source = np.random.default_rng(seed)
-    reached = np.zeros(len(many))
-    at_once = max(1, _MOST // max(1, len(known)))
-    for start in range(0, resamples, at_once):
-        signs = source.choice([-1.0, 1.0], (min(at_once, resamples - start), len(known)))
-        # Sums of the same numbers in another order differ in their last digits.
-        reached += (np.abs(signs @ known) >= observed * (1 - ROUNDING)).sum(0)
-    p_values[many] = (1 + reached) / (1 + resamples)
-    return p_values
-
-
-def _exact_p(differences: Values) -> float:
-    """The share of all signs that reach the sum of the differences."""
-    sums = np.zeros(1)
-    for one in differences:
-        sums = np.concatenate([sums + one, sums - one])
-    return float((np.abs(sums) >= abs(differences.sum()) * (1 - ROUNDING)).mean())
-
-
-def holm(p_values: Values) -> Values:
-    """The p-values of a family of tests, corrected by Holm (1979); NaN stays and is not counted.
-
-        sorted: p_1 <= … <= p_m,   corrected p_i = min( 1, max over j <= i of (m - j + 1) p_j )
-
-    Example:
-        >>> holm(np.array([0.01, 0.04, 0.03, np.nan])).tolist()
-        [0.03, 0.06, 0.06, nan]
-    """
-    given = np.asarray(p_values, dtype=np.float64)
-    flat, found = given.ravel(), np.full(given.size, np.nan)
-    order = np.argsort(flat)[: int(np.isfinite(flat).sum())]
-    steps = (len(order) - np.arange(len(order))) * flat[order]
-    found[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
-    return found.reshape(given.shape)
 
 
 def agreement_of_metrics(means: Values, higher_is_better: Sequence[bool]) -> Values:
@@ -221,38 +200,35 @@ def averaged_ranks(values: Values) -> Values:
     return np.asarray(smaller + (equal + 1) / 2)
 
 
-def split_half_reliability(scores: Values, splits: int = 200, seed: int = SEED) -> float:
-    """How far two halves of the images agree on the means of the methods, for all images; 1 is perfectly.
+def reliability(scores: Values) -> float:
+    """How far the means of the methods would be the same on as many other images; 1 is perfectly, 0 by chance.
 
-        r = Pearson over methods of ( mean on one half, mean on the other ),   reliability = mean of 2 r / (1 + r)
+        1 - (M - 3) / (M - 1) q,   q = residual variance / variance between the M methods, by analysis of variance
 
-    over random splits (Spearman and Brown, 1910, for the double length). Images without a score of all methods are left
-    out. NaN with fewer than four images or three methods; a metric that gives all methods the same has 0.
+    The share of the variance of the means that is no noise, and so their expected correlation with the means on other
+    images. 1 - q would be Cronbach's alpha, the mean over all ways to halve the images; it is too low, since q is too
+    large by (M - 1) / (M - 3) on average. Images without a score of all methods are left out. At least -1; NaN with
+    fewer than four images or five methods; a metric that gives all methods the same has 0.
 
     Args:
         scores: (N, M) a column for each method, a row for each image.
-        splits: how many.
-        seed: of the splits.
 
     Example:
         >>> noise = np.random.default_rng(0).normal(size=(40, 5))
-        >>> split_half_reliability(noise + 9 * np.arange(5)) > 0.99, abs(split_half_reliability(noise)) < 0.9
+        >>> reliability(noise + 9 * np.arange(5)) > 0.99, abs(reliability(noise)) < 0.9
         (True, True)
     """
-    known = scores[np.isfinite(scores).all(1)]
-    if len(known) < 4 or known.shape[1] < 3:
+    shared = scores[np.isfinite(scores).all(1)]
+    images, methods = shared.shape
+    if images < 4 or methods < 5:
         return nan
-    source = np.random.default_rng(seed)
-    found = []
-    for _ in range(splits):
-        order = source.permutation(len(known))
-        halves = [known[part].mean(0) for part in np.array_split(order, 2)]
-        first, second = (half - half.mean() for half in halves)
-        size = float(np.sqrt((first**2).sum() * (second**2).sum()))
-        r = float((first * second).sum()) / size if size > 0 else 0.0
-        found.append(2 * r / (1 + r) if r > -1 + 1e-9 else -1.0)
-    # A negative correlation has no length-corrected meaning beyond its sign.
-    return float(np.mean(np.maximum(found, -1.0)))
+    by_method = shared.mean(0) - shared.mean()
+    rest = shared - shared.mean(1, keepdims=True) - by_method
+    between, within = images * (by_method**2).sum(), (rest**2).sum() / (images - 1)
+    # Rounding leaves something of a variance that is 0.
+    if between <= 1e-24 * (shared**2).sum():
+        return 0.0
+    return float(max(-1.0, 1 - (methods - 3) / (methods - 1) * within / between))
 
 
 def significant(values: Values) -> Values:
@@ -303,15 +279,19 @@ class Line(Mean):
         images: how many the mean is over.
         missing: for how many the method has no score.
         compared: whether it is compared with the others: not if it lacks more than half of the images.
-        difference: mean of method less baseline, over the images that count for both.
+        difference: the median of the paired differences, method less baseline, over the images that count for both; of
+            a metric with many ties, the share of images on which the method scores higher, less that on which it
+            scores lower.
         difference_low: where its 95 % interval begins.
         difference_high: where it ends.
         pairs: how many images the difference is over.
         rank: 1 is best; means that are printed alike share it; NaN for a method that is not compared.
-        verdict: how the method stands to the baseline: ahead or behind only where the interval leaves out 0, `p` is at
-            most 0.05 and both are compared.
-        p: of the difference, by turning the signs of images (`sign_flip_p`) and corrected for the number of comparisons
-            by Holm: over all methods and metrics of the table, a primary metric by itself.
+        verdict: how the method stands to the baseline: ahead or behind only where `p` is at most 0.05 and both are
+            compared.
+        p: of the difference, by the signs of the images' differences (`egcam.evaluation.signs.sign_p`) and corrected
+            for the number of comparisons by Holm over all methods and metrics of the table. Those of a primary metric
+            start with one half of the 5 %, all others with the other half.
+        rough: whether the interval of the mean is too narrow (`is_rough`).
     """
 
     images: int = 0
@@ -324,6 +304,7 @@ class Line(Mean):
     rank: float = nan
     verdict: Verdict = "no score"
     p: float = nan
+    rough: bool = False
 
 
 def baseline_of(methods: Iterable[str], wanted: str | None = None) -> str:
@@ -371,20 +352,27 @@ def summarised(
     place_of_baseline = table.methods.index(baseline)
     scores = np.concatenate([one.values for one in found], 1)
     apart_by = np.concatenate([paired_difference(one.values, one.values[:, [place_of_baseline]]) for one in found], 1)
-    average, difference = means(scores), means(apart_by)
-    (low, high), (difference_low, difference_high) = intervals_of([scores, apart_by], level, resamples, seed)
+    many_ties = np.array([metric_called(metric).many_ties for metric, _ in keys])
+    average, signs = means(scores), np.where(many_ties, np.sign(apart_by), nan)
+    (low, high), shares = intervals_of([scores, signs], level, resamples, seed)
+    difference, difference_low, difference_high = (
+        np.where(many_ties, one, other)
+        for one, other in zip((means(signs), *shares), medians(apart_by, level), strict=True)
+    )
     held, pairs = np.isfinite(scores).sum(0), np.isfinite(apart_by).sum(0)
     placed = [rank for metric in table.metrics for rank in ranks_of(table, metric)]
     compared = np.concatenate([one.compared for one in found])
     with_baseline = np.repeat([one.compared[place_of_baseline] for one in found], len(table.methods))
+    rough = np.repeat([is_rough(one.values[:, one.compared]) for one in found], len(table.methods))
     counts = compared & with_baseline & np.array([method != baseline for _, method in keys])
     p_values = np.full(len(keys), nan)
     if tested:
-        p_values = _corrected(np.where(counts, apart_by, nan), [metric == primary for metric, _ in keys])
+        plain = sign_p(np.where(counts, apart_by, nan), many_ties)
+        p_values = holm(plain, _weights(counts, np.array([metric == primary for metric, _ in keys])))
     lines = []
     for place, (metric, method) in enumerate(keys):
-        apart = (float(difference[place]), float(difference_low[place]), float(difference_high[place]))
-        both = bool(compared[place] and with_baseline[place])
+        apart = float(difference[place])
+        both, p = bool(compared[place] and with_baseline[place]), float(p_values[place])
         lines.append(
             Line(
                 metric,
@@ -395,28 +383,27 @@ def summarised(
                 int(held[place]),
                 int((~np.isfinite(table.values(method, metric))).sum()),
                 bool(compared[place]),
-                *apart,
+                apart,
+                float(difference_low[place]),
+                float(difference_high[place]),
                 int(pairs[place]),
                 placed[place],
-                "baseline" if method == baseline else verdict(metric, *apart, both, float(p_values[place]) > SURE),
-                float(p_values[place]),
+                "baseline" if method == baseline else verdict(metric, apart, int(pairs[place]), p, both),
+                p,
+                bool(rough[place]),
             )
         )
     return Summary(tuple(lines))
 
 
-def _corrected(apart_by: Values, is_primary: Sequence[bool]) -> Values:
-    """(K,) the p-values of the differences, corrected: those of the primary metric and all others are two families."""
-    plain, primary = sign_flip_p(apart_by), np.array(is_primary)
-    # More draws for those that may pass: a p-value can only be as small as the number of draws lets it be.
-    close = plain <= 2 * SURE
-    draws = int(2 * np.isfinite(plain).sum() / SURE)
-    if close.any() and draws > RESAMPLES:
-        plain[close] = sign_flip_p(apart_by[:, close], draws)
-    found = np.full(len(plain), nan)
-    for family in (primary, ~primary):
-        found[family] = holm(plain[family])
-    return found
+def _weights(counts: Chosen, primary: Chosen) -> Values:
+    """(K,) how the 5 % are divided: among all comparisons alike, or one half among those by the primary metric."""
+    families = [one & counts for one in (primary, ~primary)]
+    weights = np.ones(len(counts))
+    if all(one.any() for one in families):
+        for one in families:
+            weights[one] = 1 / one.sum()
+    return weights
 
 
 def is_compared(table: Table, metric: str, method: str) -> bool:
@@ -429,25 +416,23 @@ def ranks_of(table: Table, metric: str) -> list[float]:
     return ranks(table.means(metric), table.comparable(metric).compared, metric_called(metric).higher_is_better)
 
 
-def verdict(
-    metric: str, difference: float, low: float, high: float, compared: bool = True, may_be_chance: bool = False
-) -> Verdict:
-    """What a paired difference and its interval allow to say; nothing if one of the two is not compared.
+def verdict(metric: str, difference: float, pairs: int, p: float, compared: bool = True) -> Verdict:
+    """What a paired difference and its p-value allow to say; nothing if one of the two methods is not compared.
 
-    `may_be_chance` is what the p-value says, corrected for the number of comparisons.
+    Fewer than six images cannot show a difference, however they fall out.
 
     Example:
-        >>> verdict("insertion", 0.2, 0.1, 0.3), verdict("deletion", 0.2, 0.1, 0.3)
-        ('ahead', 'behind')
-        >>> verdict("insertion", 0.1, -0.1, 0.3)
-        'no difference shown'
+        >>> verdict("insertion", 0.2, 20, 0.01), verdict("deletion", 0.2, 20, 0.01), verdict("deletion", 0.2, 20, 0.3)
+        ('ahead', 'behind', 'no difference shown')
+        >>> verdict("insertion", 0.2, 5, 0.0625)
+        'too few images'
     """
     if not isfinite(difference):
         return "no score"
     if not compared:
         return "not compared"
-    if not isfinite(low):
+    if 2 * heads(pairs)[pairs] > SURE:
         return "too few images"
-    if low <= 0 <= high or may_be_chance:
+    if not p <= SURE:
         return "no difference shown"
-    return "ahead" if (low > 0) == metric_called(metric).higher_is_better else "behind"
+    return "ahead" if (difference > 0) == metric_called(metric).higher_is_better else "behind"

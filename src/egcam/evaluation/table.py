@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = (
     *("metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
-    *("difference", "difference_low", "difference_high", "pairs", "p", "rank"),
+    *("difference", "difference_low", "difference_high", "pairs", "p", "rank", "rough"),
 )
 
 
@@ -95,16 +95,20 @@ class Table:
     def summary(
         self, baseline: str | None = None, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
     ) -> pd.DataFrame:
-        """Mean, bootstrap interval, paired difference to a baseline method, and rank; a line per metric and method.
+        """Mean with its interval, median difference to a baseline method, and rank; a line per metric and method.
 
         Means and differences are over the images that all compared methods have a score for (see `comparable`). A
         method that is not compared has its mean over its own images and no rank; its difference is over the images
-        that count for both. Intervals are percentile bootstraps over images; every method is resampled with the same
-        draws. Rank 1 is best, and means that are printed alike, to four digits, share a rank.
+        that count for both. Rank 1 is best, and means that are printed alike, to four digits, share a rank.
+
+        Compared are medians, because no test of means holds for skewed differences: "difference" is the median of the
+        paired differences, of a metric with many ties the share of images with a higher score less that with a lower
+        one. "p" is its p-value by the signs of the images' differences, corrected by Holm over all methods and metrics.
+        The interval of a mean is a bootstrap over images, every method with the same draws; "rough" says that it is too
+        narrow, because images are few or scores skewed.
 
         "images" is the number a mean is over, "missing" how many images the method has no score for, "compared"
-        whether it is compared, "pairs" the number its difference is over, "p" the p-value of that, corrected by Holm
-        over all methods and metrics.
+        whether it is compared, "pairs" the number its difference is over.
 
         Args:
             baseline: the method others are compared with; None is "grad-cam" if present, else the first.

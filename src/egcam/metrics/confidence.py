@@ -51,6 +51,7 @@ class _OfConfidence(Metric):
     better="lower",
     label="AD",
     meaning="The share of the class score that is lost when only what the map shows is left.",
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class AverageDrop(_OfConfidence):
@@ -87,6 +88,7 @@ def _drop(before: Tensor, after: Tensor) -> Tensor:
     better="higher",
     label="IC",
     meaning="Whether the class score rises when only what the map shows is left.",
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class IncreaseInConfidence(_OfConfidence):
@@ -118,6 +120,7 @@ class IncreaseInConfidence(_OfConfidence):
     better="higher",
     label="AG",
     meaning="The share of the missing class score that is gained when only what the map shows is left.",
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class AverageGain(_OfConfidence):

@@ -91,6 +91,7 @@ def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
     title="Top-k intersection",
     meaning="The share of the most relevant pixels that lie on the object.",
     paper=True,
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class TopKIntersection(Metric):
@@ -124,6 +125,7 @@ class TopKIntersection(Metric):
     label="RRA",
     meaning="Among the k most relevant pixels, k being the object's size in pixels, the share that lies on it.",
     paper=True,
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class RelevanceRankAccuracy(Metric):
@@ -178,6 +180,7 @@ class RelevanceMassAccuracy(Metric):
     "pointing-game",
     label="PG",
     meaning="Whether the map's highest point lies on the object.",
+    many_ties=True,
 )
 @dataclass(frozen=True)
 class PointingGame(Metric):

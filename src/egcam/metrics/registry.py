@@ -89,9 +89,10 @@ class Metric(ABC):
     What `register` knows of it is on the class: `name`, `label` (a short heading), `title` (the name in words),
     `group`, `direction` and `higher_is_better`, `arrow`, `meaning` (a line for people), `needs` (what it is given, in
     order: "model" stands for the model and the images), `whole_set` (whether it compares images with each other, so
-    that it must see all of them), `timed` (whether it measures time, so that nothing may run beside it), `paper`
-    (whether it is one of the paper's nineteen estimators or its running time), `paper_options` (those of
-    protocol="paper") and `function`, the same metric as a function.
+    that it must see all of them), `timed` (whether it measures time, so that nothing may run beside it),
+    `many_ties` (whether two maps often have the same score), `paper` (whether it is one of the paper's nineteen
+    estimators or its running time), `paper_options` (those of protocol="paper") and `function`, the same metric as a
+    function.
     """
 
     name: ClassVar[str]
@@ -106,6 +107,7 @@ class Metric(ABC):
     reuses_maps: ClassVar[bool] = False
     whole_set: ClassVar[bool] = False
     timed: ClassVar[bool] = False
+    many_ties: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     paper_options: ClassVar[Mapping[str, Any]] = {}
     function: ClassVar[Callable[..., Tensor]]
@@ -164,6 +166,7 @@ def register(
     reuses_maps: bool = False,
     whole_set: bool = False,
     timed: bool = False,
+    many_ties: bool = False,
     paper: bool = False,
     paper_options: Mapping[str, Any] | None = None,
 ) -> Callable[[M], M]:
@@ -180,6 +183,8 @@ def register(
         reuses_maps: of a metric that explains again: whether it can use maps that were made before.
         whole_set: whether it compares images with each other.
         timed: whether it measures time: a study then takes one worker.
+        many_ties: whether two maps often have the same score, as with hit or miss: verdicts then compare on how many
+            images either is better, not the median of the differences.
         paper: whether it is one of the paper's.
         paper_options: its options in protocol="paper".
 
@@ -212,7 +217,7 @@ def register(
         kind.title = title or name.replace("-", " ").capitalize()
         kind.direction, kind.higher_is_better, kind.arrow = better, better == "higher", _ARROWS[better]
         kind.needs, kind.reuses_maps, kind.whole_set = tuple(needs), reuses_maps, whole_set
-        kind.timed = timed
+        kind.timed, kind.many_ties = timed, many_ties
         kind.paper, kind.paper_options = paper, dict(paper_options or {})
         kind.function = staticmethod(function_of(kind))
         _metrics[name] = kind

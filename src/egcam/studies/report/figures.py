@@ -93,7 +93,7 @@ def _curves(report: Report, section: ModelSection) -> Drawing:
 
 def _differences(report: Report, section: ModelSection) -> Drawing:
     caption = (
-        f"Paired differences to {report.labels[report.baseline]} on {section.model}, with 95 % intervals; to the "
+        f"Median differences to {report.labels[report.baseline]} on {section.model}, with 95 % intervals; to the "
         "right is better, whichever way the metric runs. Filled: ahead or behind, by the test above."
         + (" Without a dot: no score, or too few to compare." if _gaps(section) else "")
     )

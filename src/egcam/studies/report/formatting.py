@@ -69,6 +69,16 @@ def better(metric: str) -> str:
     return f"{metric_called(metric).direction} is better"
 
 
+def difference_of(metric: str) -> str:
+    """What is compared by a metric, in words.
+
+    Example:
+        >>> difference_of("insertion"), difference_of("pointing-game")
+        ('median difference', 'difference in shares of images')
+    """
+    return "difference in shares of images" if metric_called(metric).many_ties else "median difference"
+
+
 def spread(value: float, low: float, high: float, *, sign: bool = False) -> str:
     """A number with its interval, to the digits the interval allows.
 

@@ -9,13 +9,13 @@ from typing import Literal
 
 from egcam.evaluation.numbers import counted
 from egcam.evaluation.printing import image_counts
-from egcam.evaluation.stats import SURE, Line, Summary, summarised
+from egcam.evaluation.signs import SURE
+from egcam.evaluation.stats import Line, Summary, summarised
 from egcam.evaluation.table import Table
-from egcam.studies.report.formatting import better, listed, metric_label, spread
+from egcam.metrics.registry import metric as metric_called
+from egcam.studies.report.formatting import better, difference_of, listed, metric_label, spread
 
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
-
-_FEW = 20
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,9 @@ class Standing:
         metric: the metric.
         place: "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all;
             "shared": best mean, which another has as well; "tied": another has the best mean, but is not shown to be
-            ahead; "behind": it is; "unsettled": too few images for intervals or to be compared; "none": it has no
-            score.
+            ahead; "behind": it is; "unsettled": too few images to be compared; "none": it has no score.
         best: the method with the best mean (the next best, where this one is first); None without another.
-        difference: how far this method is from that one, with its interval.
+        difference: how far this method is from that one, with its interval; see `egcam.evaluation.stats.Line`.
         ahead_of_it: the methods that are ahead of this one; see `egcam.evaluation.stats.Line`.
         level_with: the methods it cannot be distinguished from.
         equal_to: the methods whose mean is printed like its own.
@@ -90,10 +89,8 @@ def _place(own: Line, rival: Line | None, others: Sequence[Line]) -> Place:
         return "unsettled"
     if any(line.verdict == "too few images" for line in others):
         return "unsettled"
-    if rival.verdict == "ahead":
-        return "behind"
     if own.rank > rival.rank:
-        return "tied"
+        return "behind" if rival.verdict == "ahead" else "tied"
     if all(line.verdict == "behind" for line in others):
         return "clear first"
     return "first" if own.rank < rival.rank else "shared"
@@ -121,21 +118,28 @@ def sentences(interpretation: Interpretation, labels: Mapping[str, str]) -> list
     return [sentence for sentence in lines if sentence]
 
 
-def caution(images: Sequence[int], methods: int, primary: str | None = None) -> str:
-    """How far intervals and verdicts can be trusted."""
-    comparisons = max(0, methods - 1) * len(images)
-    alone = "" if primary is None else f", those by {metric_label(primary)}, the primary metric, by themselves"
+def caution(summary: Summary, primary: str | None = None) -> str:
+    """What intervals and verdicts are of, and how far they can be trusted."""
+    metrics = list(dict.fromkeys(line.metric for line in summary.lines))
+    pairs = [line.pairs for line in summary.lines if isfinite(line.p)]
+    comparisons = counted(len(pairs), "comparison")
+    half = f", the first half of the 5 % for those by {metric_label(primary)}" if primary else ""
     text = (
-        "Intervals are 95 % percentile bootstraps over images, paired where methods are compared. They hold for other "
-        'images like these, not for other models or data. "Ahead" and "behind" are said where the paired interval '
-        "leaves out 0 and turning the signs of the images' differences at random reaches the mean in at most 5 % of "
-        f"the draws, corrected by Holm for the {counted(comparisons, 'comparison')} of a method with the others{alone}."
+        "Intervals are 95 %: those of means are bootstraps over images, those of differences follow from the signs of "
+        'the images\' differences. They hold for other images like these, not for other models or data. "Ahead" and '
+        '"behind" are said where so many images are on one side that p is at most 5 % if the median difference is 0, '
+        f"corrected by Holm for the {comparisons} of a method with the others{half}: however skewed differences are, "
+        "the error is no larger. Means are not compared: no test of them holds for skewed differences."
     )
-    few = sorted({count for count in images if 0 < count < _FEW})
-    if few:
-        text += f" With {counted(few[0], 'image')} the intervals are too narrow: take them as a rough guide."
-        if comparisons * 2 / 2 ** few[0] > SURE:
-            text += f" So few images cannot show a difference among {counted(comparisons, 'comparison')}."
+    tied = [metric_label(one) for one in metrics if metric_called(one).many_ties]
+    if tied:
+        text += f" By {listed(tied)}, with many ties, the difference is the share of images with a higher score less "
+        text += "that with a lower one."
+    rough = [metric_label(one) for one in metrics if any(line.rough for line in summary.of(one))]
+    if rough:
+        text += f" Too narrow, because images are few or scores skewed: the intervals of means by {listed(rough)}."
+    if pairs and len(pairs) * 2 / 2 ** min(pairs) > SURE:
+        text += f" {counted(min(pairs), 'image')} cannot show a difference among {comparisons}."
     return text
 
 
@@ -161,7 +165,9 @@ def _by_primary(interpretation: Interpretation, name: str, labels: Mapping[str, 
 def _first(interpretation: Interpretation, name: str, labels: Mapping[str, str]) -> str:
     clear, other, shared = interpretation.at("clear first"), interpretation.at("first"), interpretation.at("shared")
     total = len(interpretation.standings)
-    both = [f"{metric_label(one.metric)} (with {_few(one.equal_to, labels)})" for one in shared]
+    both = [
+        f"{metric_label(one.metric)} (with {_few(one.equal_to, labels)}{_though_behind(one, labels)})" for one in shared
+    ]
     shares = f"shares the best mean on {listed(both)}" if shared else ""
     if not clear and not other:
         if shared:
@@ -171,8 +177,8 @@ def _first(interpretation: Interpretation, name: str, labels: Mapping[str, str])
     if clear:
         parts.append(f"clear of every other method on {_metrics(clear)}")
     if other:
-        entries = [f"{metric_label(one.metric)} ({_few(one.ahead_of_it + one.level_with, labels)})" for one in other]
-        parts.append(f"not distinguishable from others on {listed(entries)}")
+        entries = [f"{metric_label(one.metric)} ({_not_behind(one, labels)})" for one in other]
+        parts.append(f"not shown to be ahead of all others on {listed(entries)}")
     parts += [f"it {shares}"] if shared else []
     return "; ".join(parts) + "."
 
@@ -186,8 +192,17 @@ def _tied(interpretation: Interpretation, labels: Mapping[str, str]) -> str:
 
 
 def _though_behind(one: Standing, labels: Mapping[str, str]) -> str:
-    """A noisy best may be level with a method that others are ahead of."""
-    return f", but is behind {_few(one.ahead_of_it, labels)}" if one.ahead_of_it and one.place == "tied" else ""
+    """A noisy best may be level with a method that others are ahead of; and a method may have the best mean, but be
+    worse on most images.
+    """
+    but = "and" if one.place == "first" else "but"
+    return f", {but} is behind {_few(one.ahead_of_it, labels)}" if one.ahead_of_it else ""
+
+
+def _not_behind(one: Standing, labels: Mapping[str, str]) -> str:
+    """The methods that the one with the best mean is not ahead of."""
+    said = _few(one.level_with, labels), f"behind {_few(one.ahead_of_it, labels)}" if one.ahead_of_it else ""
+    return "; ".join(filter(None, said))
 
 
 def _behind(interpretation: Interpretation, labels: Mapping[str, str]) -> list[str]:
@@ -195,7 +210,7 @@ def _behind(interpretation: Interpretation, labels: Mapping[str, str]) -> list[s
     for one in interpretation.at("behind"):
         also = [method for method in one.ahead_of_it if method != one.best]
         more = f"; {_few(also, labels)} {'is' if len(also) == 1 else 'are'} also ahead of it" if also else ""
-        apart = f"{spread(*one.difference, sign=True)} from the best mean, that of {labels[one.best or '']}"
+        apart = f"{spread(*one.difference, sign=True)} from {labels[one.best or '']}, which has the best mean"
         lines.append(f"Behind on {metric_label(one.metric)} ({better(one.metric)}): {apart}{more}.")
     return lines
 
@@ -216,18 +231,19 @@ def statement(line: Line, baseline: str, labels: Mapping[str, str]) -> str:
     Example:
         >>> line = Line("insertion", "a", 0.5, 0.4, 0.6, 9, 0, True, 0.0231, 0.0112, 0.0359, 9, 1.0, "ahead")
         >>> statement(line, "b", {"a": "A-CAM", "b": "B-CAM"})
-        'Insertion (higher is better): A-CAM is ahead of B-CAM: +0.023 [0.011, 0.036]'
+        'Insertion (higher is better): A-CAM is ahead of B-CAM: median difference +0.023 [0.011, 0.036]'
     """
     about = f"{metric_label(line.metric)} ({better(line.metric)})"
     name, other = labels[line.method], labels[baseline]
-    apart = spread(line.difference, line.difference_low, line.difference_high, sign=True)
+    size = spread(line.difference, line.difference_low, line.difference_high, sign=True)
+    apart = f"{difference_of(line.metric)} {size}"
     if line.verdict == "no score":
         return f"{about}: no image has a score of both {name} and {other}"
     if line.verdict == "not compared":
         scored = f"{apart} on {counted(line.pairs, 'image')}"
         return f"{about}: {name} and {other} are not compared, one of them lacks more than half of the scores: {scored}"
     if line.verdict == "too few images":
-        return f"{about}: {name} differs from {other} by {apart} on one image, which shows nothing"
+        return f"{about}: {name} differs from {other} by {size} on {counted(line.pairs, 'image')}, too few to show it"
     if line.verdict == "no difference shown":
         return f"{about}: no difference shown between {name} and {other}: {apart}"
     return f"{about}: {name} is {'ahead of' if line.verdict == 'ahead' else 'behind'} {other}: {apart}"

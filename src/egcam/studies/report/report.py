@@ -21,7 +21,7 @@ from egcam.studies.results import COLUMNS, Results, Sourced
 
 SUMMARY_COLUMNS = (
     *("model", "metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
-    *("baseline", "difference", "difference_low", "difference_high", "pairs", "p", "verdict", "rank"),
+    *("baseline", "difference", "difference_low", "difference_high", "pairs", "p", "verdict", "rank", "rough"),
 )
 
 # How far a report is when it has read, computed and drawn.

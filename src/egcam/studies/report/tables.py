@@ -14,7 +14,7 @@ from egcam.evaluation.printing import score_table
 from egcam.evaluation.stats import Line, agreement_of_metrics
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages import Cell, Column, TextTable
-from egcam.studies.report.formatting import better, metric_label, spread
+from egcam.studies.report.formatting import better, difference_of, metric_label, spread
 from egcam.studies.report.view import ModelSection, Report
 
 _MOST_COLUMNS = 8
@@ -27,10 +27,10 @@ def scores(report: Report, section: ModelSection) -> TextTable:
 
 
 def details(report: Report, section: ModelSection, metric: str) -> TextTable:
-    """Every method by one metric: mean and difference to the baseline with their intervals, verdict and rank."""
+    """Every method by one metric: mean, and what is compared with the baseline, with intervals, verdict and rank."""
     columns = (
         *(Column(head) for head in ("method", "mean", "images")),
-        Column(f"difference to {report.labels[report.baseline]}"),
+        Column(f"{difference_of(metric)} to {report.labels[report.baseline]}"),
         Column("pairs"),
         Column("", text=True),
         Column("rank"),
@@ -41,14 +41,14 @@ def details(report: Report, section: ModelSection, metric: str) -> TextTable:
 
 
 def _detail(report: Report, line: Line) -> tuple[Cell, ...]:
-    compared = line.method != report.baseline
+    other = line.method != report.baseline
     return (
         Cell(report.labels[line.method]),
         Cell(spread(line.mean, line.low, line.high)),
         Cell(f"{line.images:,}"),
-        Cell(_difference(line) if compared else ""),
-        Cell(f"{line.pairs:,}" if compared else ""),
-        _verdict(line) if compared else Cell(""),
+        Cell(_difference(line) if other else ""),
+        Cell(f"{line.pairs:,}" if other else ""),
+        _verdict(line) if other else Cell(""),
         Cell(f"{line.rank:.0f}" if isfinite(line.rank) else "-"),
     )
 
@@ -77,8 +77,8 @@ def differences(report: Report, section: ModelSection, method: str) -> TextTable
 def reliability(section: ModelSection) -> TextTable | None:
     """How far each metric can be trusted on these images; None where there is too little to say it.
 
-    The share of what it says of the methods that another draw of images would say, too, and which other metric puts
-    the methods in an order most and least like its own.
+    How far other images would give the same means of the methods, and which other metric puts the methods in an order
+    most and least like its own.
     """
     table = section.table
     names, found = list(section.reliability), list(section.reliability.values())
@@ -90,7 +90,7 @@ def reliability(section: ModelSection) -> TextTable | None:
     np.fill_diagonal(agreement, np.nan)
     if not np.isfinite(found).any():
         return None
-    columns = ("metric", "split-half reliability", "agrees most with", "least with")
+    columns = ("metric", "reliability", "agrees most with", "least with")
     return TextTable(
         tuple(Column(head) for head in columns),
         tuple(

@@ -14,9 +14,8 @@ from egcam.attribution.registry import is_control, is_highlighted
 from egcam.drawing.overlays import overlay_image
 from egcam.drawing.palette import checked_sharpness
 from egcam.evaluation.comparable import Values, comparable
-from egcam.evaluation.printing import image_counts
 from egcam.evaluation.ranking import Ranking, mean_ranks
-from egcam.evaluation.stats import Summary, baseline_of, intervals, means, split_half_reliability, summarised
+from egcam.evaluation.stats import Summary, baseline_of, intervals, means, reliability, summarised
 from egcam.evaluation.table import Table
 from egcam.figures.curve_panels import MeanCurve
 from egcam.figures.style import LineStyle
@@ -63,7 +62,7 @@ class ModelSection:
         images: how many every method has finished, with scores or without.
         table: their scores.
         summary: against the baseline.
-        reliability: of each metric, by split halves.
+        reliability: of each metric.
         interpretations: of each form of SlopeCAM.
         ranking: mean ranks over metrics.
         curves: mean perturbation curves, by metric and method.
@@ -139,7 +138,7 @@ class Report:
 
     def caution(self, section: ModelSection) -> str:
         """How far the intervals and verdicts of a model can be trusted."""
-        return caution(image_counts(section.table), len(section.table.methods), self.primary)
+        return caution(section.summary, self.primary)
 
 
 def gather(
@@ -204,7 +203,7 @@ def _reliability(table: Table) -> dict[str, float]:
             scores = table.comparable(metric)
             methods = zip(table.methods, scores.compared, strict=True)
             kept = [bool(counts) and not is_control(name) for name, counts in methods]
-            found[metric] = split_half_reliability(scores.values[:, kept])
+            found[metric] = reliability(scores.values[:, kept])
     return found
 
 
