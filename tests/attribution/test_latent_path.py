@@ -62,12 +62,12 @@ def test_formula(layer: str, difference: str) -> None:
         (gradient,) = torch.autograd.grad(tail(point)[:, 2].sum(), point)
         weights += gradient / steps
     wanted = (weights * ((here - there) if difference == "latent" else here)).sum(1)
-    gradient = egcam.Integrated(steps, baseline="black", path="latent", difference=difference)
+    gradient = egcam.Integrated(steps, reference="black", path="latent", difference=difference)
     weighting = "summed" if difference == "latent" else "elementwise"
     cam = egcam.GradientCAM(model, layer, gradient=gradient, weighting=weighting, signed=True)
     found = cam(images, target=2)
     torch.testing.assert_close(found.maps, wanted, rtol=1e-10, atol=1e-12)
-    assert found.passes == 3  # two images and the baseline, which both share
+    assert found.passes == 3  # two images and the reference, which both share
     assert found.tails >= 2 * steps
 
 
@@ -290,7 +290,7 @@ def test_without_noise_and_with_one_point_at_the_image_it_is_the_gradient() -> N
     model, images = bent(), pictures(2)
 
     plain = egcam.HiResCAM(model, "first", signed=True)(images, target=1).maps
-    gradient = egcam.Integrated(1, baseline=lambda x: x, path="latent")
+    gradient = egcam.Integrated(1, reference=lambda x: x, path="latent")
     cam = egcam.GradientCAM(model, "first", gradient=gradient, weighting="elementwise", signed=True)
     torch.testing.assert_close(cam(images, target=1).maps, plain, rtol=1e-10, atol=1e-12)
 

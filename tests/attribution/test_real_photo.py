@@ -30,8 +30,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "expected-gradients": FEW,
     "smooth-grad": {"samples": 6},
     "smooth-grad-cam++": {"samples": 6},
-    "integrated-grad-cam": {"steps": 6},
-    "integrated-gradients": {"steps": 6},
+    "integrated-grad-cam": {"samples": 6},
+    "integrated-gradients": {"samples": 6},
 }
 # How much denser than elsewhere the heat must lie in the box. Maps of single pixels scatter over the photograph.
 LEAST = {

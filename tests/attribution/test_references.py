@@ -364,7 +364,7 @@ def test_result_says_what_was_used(reference: object, words: str) -> None:
 
 def test_methods_without_reference_say_none_and_integrated_says_its_baseline() -> None:
     assert egcam.GradCAM(perceptron_head(), LAYER, signed=True)(pictures(1)).reference is None
-    integrated = egcam.IntegratedGradCAM(perceptron_head(), LAYER, baseline="white", steps=2, signed=True)
+    integrated = egcam.IntegratedGradCAM(perceptron_head(), LAYER, reference="white", samples=2, signed=True)
     assert integrated(pictures(1)).reference == "white"
 
 

@@ -287,7 +287,7 @@ def test_options_a_method_has_no_use_for_are_named() -> None:
 def test_baselines_are_black_as_the_network_sees_it() -> None:
     from egcam.models.zoo import load
 
-    baseline = load("own.py:small").applicable("integrated-gradients", {"seed": 0})["baseline"]
+    baseline = load("own.py:small").options_for("integrated-gradients", {"seed": 0})["baseline"]
     drawn = baseline.draw(torch.rand(1, 3, 4, 4), [0], 0, 0).images
     assert torch.equal(drawn, torch.full((1, 3, 4, 4), -1.0))
 

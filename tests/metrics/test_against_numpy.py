@@ -408,7 +408,7 @@ def test_road_both_orders(scene):
 def test_layer_insertion_and_layer_deletion(scene, name):
     """Cells of what layer "3" outputs, 6 x 6, swapped one by one in the order of the map's means over 2 x 2 pixels."""
     references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
-    options = {"layer": "3", "references": references, "steps": 36}
+    options = {"layer": "3", "reference": references, "steps": 36}
     ours = getattr(metrics, name)(scene.model, scene.images, scene.maps, scene.target, **options)
     with torch.no_grad():
         front, tail = scene.model[:4], scene.model[4:]

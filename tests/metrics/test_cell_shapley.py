@@ -223,9 +223,9 @@ def test_maps_of_several_layers_and_wrong_options_are_refused() -> None:
     network, images, references = bent(), pictures(1, shape=SHAPE), pictures(2, seed=1, shape=SHAPE)
     fused = egcam.HiResCAM(network, ["features.0", "features"])(images, 1)
     with pytest.raises(InputError, match="cells are of one"):
-        metrics.shapley_agreement(network, images, fused, 1, references=references, most=2)
+        metrics.shapley_agreement(network, images, fused, 1, reference=references, samples=2)
     with pytest.raises(InputError, match="too few for 8"):
-        metrics.shapley_agreement(network, images, fused, 1, references=references, permutations=4)
+        metrics.shapley_agreement(network, images, fused, 1, reference=references, permutations=4)
     with pytest.raises(InputError, match="measure is"):
         metrics.shapley_agreement(network, images, fused, 1, measure="kendall")
 

@@ -137,7 +137,7 @@ def test_an_explainer_that_cannot_be_told_of_the_inputs_is_refused() -> None:
 
 def test_swapping_cells_for_those_of_other_images_is_refused() -> None:
     with pytest.raises(InputError, match="layer-insertion runs other images as well"):
-        metrics.layer_insertion(seeded(Scaled), pictures(), maps(), 0, inputs=(SCALE,), references=pictures(1))
+        metrics.layer_insertion(seeded(Scaled), pictures(), maps(), 0, inputs=(SCALE,), reference=pictures(1))
 
 
 class OneOutput(Plain):

@@ -2,7 +2,7 @@
 
     Vanilla      at the image itself
     Smooth       averaged over noisy copies of the image
-    Integrated   averaged along the straight path from one baseline
+    Integrated   averaged along the straight path from one reference
     Expected     averaged over references, path points and noise: the estimator of Expected Grad-CAM
     Augmented    any of them at mirrored, scaled and brighter copies (augmented.py)
 
@@ -104,26 +104,26 @@ class Smooth(Estimator):
 
 @dataclass(frozen=True)
 class Integrated(Estimator):
-    """The gradient averaged along the line from a baseline: W = 1/n sum_j dy/dA at b + a_j (x - b), a_j = (j + 1/2)/n.
+    """The gradient averaged along the line from b, the reference: W = 1/n sum_j dy/dA at b + a_j (x - b).
 
-    With `path="latent"` the line joins the activations of baseline and image at the layer, and only what follows the
-    layer is run n times. `difference="latent"` multiplies by f(x) - f(b) at the layer (at the input: x - b). On the
-    latent path that makes the sum over all positions and channels tend to y(x) - y(b) as n grows: layer integrated
-    gradients. On the path of images it does so only where what follows the layer is linear; there
+    a_j = (j + 1/2)/n. With `path="latent"` the line joins the activations of reference and image at the layer, and
+    only what follows the layer is run n times. `difference="latent"` multiplies by f(x) - f(b) at the layer (at the
+    input: x - b). On the latent path that makes the sum over all positions and channels tend to y(x) - y(b) as n grows:
+    layer integrated gradients. On the path of images it does so only where what follows the layer is linear; there
     `difference="increment"`, what the activations gain from each point to the next, does it everywhere (conductance).
     A path of images costs n + 1 passes, with the latent difference one more up to the layer, with increments 2 n more;
     the latent path costs two.
     """
 
-    steps: int = 50
+    samples: int = 50
     _: KW_ONLY
-    baseline: ReferenceLike = "black"
+    reference: ReferenceLike = "black"
     path: PathLike = "linear"
     difference: Difference = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_samples(self.steps, "steps")
+        check_samples(self.samples)
         check_known(self.difference, DIFFERENCES, "difference", SamplingError)
         if isinstance(as_path(self.path), Latent):
             check_latent(self.difference, None)
@@ -135,21 +135,24 @@ class Integrated(Estimator):
         """n + 1, and those up to the layer that the difference needs; two on the latent path."""
         if isinstance(as_path(self.path), Latent):
             return 2
-        return 1 + self.steps * (3 if self.difference == "increment" else 1) + (self.difference in ("input", "latent"))
+        return (
+            1 + self.samples * (3 if self.difference == "increment" else 1) + (self.difference in ("input", "latent"))
+        )
 
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps of the averaged gradient."""
-        baseline = as_reference(self.baseline, default="black", seed=self.seed)
+        reference = as_reference(self.reference, default="black", seed=self.seed)
+        reference = reference.for_path(task.images, isinstance(as_path(self.path), Latent))
         plan = PathPlan(
-            self.steps,
-            Midpoints(self.steps),
+            self.samples,
+            Midpoints(self.samples),
             path=as_path(self.path),
             fixed_reference=True,
             difference=self.difference,
             seed=self.seed,
             distinct=1,
         )
-        return _averaged_between(task, baseline, plan, lambda evaluations: Design((evaluations,)), wanted, map_of)
+        return _averaged_between(task, reference, plan, lambda evaluations: Design((evaluations,)), wanted, map_of)
 
 
 def _averaged_between(

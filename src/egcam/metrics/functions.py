@@ -29,6 +29,7 @@ _OF_MODEL: dict[str, tuple[str, Any]] = {
     "inputs": ("additional positional inputs of the model; see `Case`.", ()),
     "keywords": ("additional keyword inputs of the model.", None),
     "classes": ("the class names, for targets by name.", None),
+    "normalisation": ("the images' mean and standard deviation, for black and white; see `Case`.", None),
 }
 
 

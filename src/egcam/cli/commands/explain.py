@@ -96,8 +96,8 @@ def explain(
 
 def _note_unused(method: str, options: Mapping[str, Any]) -> None:
     """Note which options the user set that the method ignores."""
-    from egcam.photos.comparison import unused
+    from egcam.attribution.shared_options import ignored
 
-    names = [f"--{name.replace('_', '-')}" for name in unused(method, options) if name not in _QUIET]
+    names = [f"--{name.replace('_', '-')}" for name in ignored(method, options) if name not in _QUIET]
     if names:
         note(f"{method} ignores {', '.join(names)}")
