@@ -117,7 +117,7 @@ def test_numbers_and_switches(how, said):
         (lambda: egcam.GradientCAM(small_net(), weighting=3), "Weighting"),
         (lambda: egcam.attribution.registry.register("grad-cam", egcam.GradCAM), "registered already"),
         (lambda: references.blurred(-1.0).draw(pictures(), [0, 1], 0, 0).images, "positive"),
-        (lambda: references.black(mean=[0.1, 0.2]).draw(pictures(), [0, 1], 0, 0).images, "2 channel values"),
+        (lambda: references.black([0.1, 0.2], [1.0, 1.0]).draw(pictures(), [0, 1], 0, 0).images, "2 channel values"),
     ],
 )
 def test_parts_that_cannot_be(make, said):

@@ -529,7 +529,9 @@ def test_input_difference_is_not_complete() -> None:
 @pytest.mark.parametrize("score", ["logit", "probability"])
 def test_integrated_gradients_are_complete(score: str) -> None:
     network, images = smooth_everywhere(), pictures(3)
-    found = egcam.IntegratedGradients(network, samples=200, reference="white", signed=True, score=score)(images, target=0)
+    found = egcam.IntegratedGradients(network, samples=200, reference="white", signed=True, score=score)(
+        images, target=0
+    )
     with torch.no_grad():
         logits, base = network(images), network(torch.ones(1, *IMAGE).double())
     if score == "probability":

@@ -31,8 +31,12 @@ def explain(
     out: opt.Out = opt.OUT,
     texts: opt.Texts = None,
     score: Annotated[
-        str, typer.Option(metavar="KIND", help="What is explained: logit, probability, or sigmoid (multi-label).")
-    ] = "logit",
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What is explained: logit, probability, or sigmoid (multi-label); default: the method's own.",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many predictions --json lists.")] = 5,
     *,
     given: opt.Explaining,
