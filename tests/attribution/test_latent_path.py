@@ -29,6 +29,9 @@ class Bent(nn.Module):
         return self.head(self.second(self.first(images)))
 
 
+ZERO = egcam.references.constant(0.0)
+
+
 def bent() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -62,7 +65,7 @@ def test_formula(layer: str, difference: str) -> None:
         (gradient,) = torch.autograd.grad(tail(point)[:, 2].sum(), point)
         weights += gradient / steps
     wanted = (weights * ((here - there) if difference == "latent" else here)).sum(1)
-    gradient = egcam.Integrated(steps, reference="black", path="latent", difference=difference)
+    gradient = egcam.Integrated(steps, reference=ZERO, path="latent", difference=difference)
     weighting = "summed" if difference == "latent" else "elementwise"
     cam = egcam.GradientCAM(model, layer, gradient=gradient, weighting=weighting, signed=True)
     found = cam(images, target=2)
@@ -79,7 +82,9 @@ def test_captums_layer_integrated_gradients(layer: str) -> None:
     theirs = captum.LayerIntegratedGradients(model, getattr(model, layer)).attribute(
         images, torch.zeros_like(images), target=1, n_steps=20, method="riemann_middle"
     )
-    ours = summed(model, layer, egcam.Integrated(20, path="latent", difference="latent"))(images, target=1)
+    ours = summed(model, layer, egcam.Integrated(20, reference=ZERO, path="latent", difference="latent"))(
+        images, target=1
+    )
     torch.testing.assert_close(ours.maps, theirs.sum(1).detach(), rtol=1e-6, atol=1e-8)  # its steps are float32
 
 
@@ -91,7 +96,7 @@ def test_captums_layer_conductance(layer: str) -> None:
     theirs = captum.LayerConductance(model, getattr(model, layer)).attribute(
         images, torch.zeros_like(images), target=1, n_steps=600, method="riemann_trapezoid"
     )
-    ours = summed(model, layer, egcam.Integrated(600, difference="increment"))(images, target=1)
+    ours = summed(model, layer, egcam.Integrated(600, reference=ZERO, difference="increment"))(images, target=1)
     theirs = theirs.sum(1).detach()  # the gradient at the end of each step rather than in its middle
     torch.testing.assert_close(ours.maps, theirs, rtol=0, atol=0.01 * float(theirs.abs().max()))
 
@@ -99,7 +104,7 @@ def test_captums_layer_conductance(layer: str) -> None:
 @pytest.mark.parametrize("layer", ["first", "second"])
 def test_complete_at_any_layer(layer: str) -> None:
     model, images = bent(), pictures(2)
-    gradient = egcam.Integrated(1000, path="latent", difference="latent")
+    gradient = egcam.Integrated(1000, reference=ZERO, path="latent", difference="latent")
     found = summed(model, layer, gradient)(images, target=1)
     with torch.no_grad():
         rise = model(images)[:, 1] - model(torch.zeros_like(images))[:, 1]
@@ -126,8 +131,10 @@ def test_increments_are_complete_where_the_latent_difference_is_not() -> None:
     model, images = bent(), pictures(2)
     with torch.no_grad():
         rise = model(images)[:, 1] - model(torch.zeros_like(images))[:, 1]
-    conductance = summed(model, "first", egcam.Integrated(400, difference="increment"))(images, target=1)
-    mixed = summed(model, "first", egcam.Integrated(400, difference="latent"))(images, target=1)
+    conductance = summed(model, "first", egcam.Integrated(400, reference=ZERO, difference="increment"))(
+        images, target=1
+    )
+    mixed = summed(model, "first", egcam.Integrated(400, reference=ZERO, difference="latent"))(images, target=1)
     torch.testing.assert_close(conductance.maps.sum((1, 2)), rise, rtol=0, atol=1e-3)
     assert float((mixed.maps.sum((1, 2)) - rise).abs().max()) > 0.02
 
@@ -155,7 +162,9 @@ def test_what_goes_around_the_layer_stays_the_image() -> None:
         rise = model(images)[:, 1] - model.head((early + replaced).tanh().flatten(1))[:, 1]
         far = model(images)[:, 1] - model(torch.zeros_like(images))[:, 1]
     assert float((rise - far).abs().max()) > 0.05
-    found = summed(model, "layer", egcam.Integrated(800, path="latent", difference="latent"))(images, target=1)
+    found = summed(model, "layer", egcam.Integrated(800, reference=ZERO, path="latent", difference="latent"))(
+        images, target=1
+    )
     torch.testing.assert_close(found.completeness.expected, rise)
     assert float(found.completeness.gap.abs().max()) < 1e-5
 
@@ -257,12 +266,12 @@ def test_a_changed_network_sees_its_references_anew(change) -> None:
 
 def test_another_dtype_size_or_mode_sees_its_references_anew() -> None:
     model, images = bent(), pictures(2)
-    cam = summed(model, "first", egcam.Expected("black", 8, path="latent", difference="latent"))
+    cam = summed(model, "first", egcam.Expected(ZERO, 8, path="latent", difference="latent"))
     cam(images, target=1)
     model.float()
     assert cam(images.float(), target=1).passes == 3
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
-    cam = summed(pooled, "1", egcam.Expected("black", 8, path="latent", difference="latent"))
+    cam = summed(pooled, "1", egcam.Expected(ZERO, 8, path="latent", difference="latent"))
     assert cam(torch.rand(1, 3, 8, 8), target=1).passes == 2
     assert cam(torch.rand(1, 3, 9, 9), target=1).passes == 2
     assert cam(torch.rand(1, 3, 9, 9), target=1).passes == 1
@@ -325,7 +334,7 @@ def test_what_belongs_to_paths_of_images_is_refused() -> None:
 def test_probabilities_and_callables_are_explained_as_they_are() -> None:
     model, images = bent(), pictures(2)
     for options, target in (({"score": "probability"}, 1), ({}, lambda output: output[:, 1] ** 2)):
-        gradient = egcam.Integrated(1000, path="latent", difference="latent")
+        gradient = egcam.Integrated(1000, reference=ZERO, path="latent", difference="latent")
         found = summed(model, "first", gradient, **options)(images, target=target)
         with torch.no_grad():
             values = [model(batch) for batch in (images, torch.zeros_like(images))]
@@ -343,7 +352,9 @@ def test_moments_of_latent_gradients_fit_grad_cam_plus_plus() -> None:
 
 def test_regions_add_up_to_the_whole() -> None:
     model, images = bent(), pictures(2)
-    found = summed(model, "second", egcam.Integrated(50, path="latent", difference="latent"))(images, target=1)
+    found = summed(model, "second", egcam.Integrated(50, reference=ZERO, path="latent", difference="latent"))(
+        images, target=1
+    )
     left = torch.zeros(8, 8)
     left[:, :3] = 1
     whole = found.share(torch.ones(8, 8))
@@ -353,17 +364,24 @@ def test_regions_add_up_to_the_whole() -> None:
     by_hand = found.maps[:, :, 0].sum(1) + found.maps[:, :, 1].sum(1) / 8
     torch.testing.assert_close(found.share(left), by_hand)
     rectified = egcam.GradientCAM(
-        model, "second", gradient=egcam.Integrated(50, path="latent", difference="latent"), weighting="summed"
+        model,
+        "second",
+        gradient=egcam.Integrated(50, reference=ZERO, path="latent", difference="latent"),
+        weighting="summed",
     )(images, target=1)
     torch.testing.assert_close(rectified.share(left), by_hand)
-    one = summed(model, "second", egcam.Integrated(50, path="latent", difference="latent"))(images[0], target=1)
+    one = summed(model, "second", egcam.Integrated(50, reference=ZERO, path="latent", difference="latent"))(
+        images[0], target=1
+    )
     torch.testing.assert_close(one.share(left), by_hand[0])
     with pytest.raises(egcam.errors.MethodError, match="only a complete attribution"):
         egcam.GradCAM(model, "second", signed=True)(images, target=1).share(left)
 
 
 def test_a_box_is_a_region_whose_cut_pixels_count_by_their_part() -> None:
-    found = summed(bent(), "second", egcam.Integrated(50, path="latent", difference="latent"))(pictures(2), target=1)
+    found = summed(bent(), "second", egcam.Integrated(50, reference=ZERO, path="latent", difference="latent"))(
+        pictures(2), target=1
+    )
     mask = torch.zeros(8, 8)
     mask[1:5, 2:6] = 1
     torch.testing.assert_close(found.share((2, 1, 6, 5)), found.share(mask))
@@ -395,7 +413,7 @@ def test_the_worth_of_the_hottest_tenth_is_its_share_of_what_the_image_adds() ->
 
 def test_completeness_is_kept_in_files(tmp_path) -> None:
     model, images = bent(), pictures(4)
-    cam = summed(model, "first", egcam.Integrated(5, path="latent", difference="latent"))
+    cam = summed(model, "first", egcam.Integrated(5, reference=ZERO, path="latent", difference="latent"))
     for batch in cam.stream([images[:2], images[2:]], target=1):
         batch.save(tmp_path, pictures=False)
     loaded, whole = egcam.Explanation.load(tmp_path), cam(images, target=1)

@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 LEAST = {
     "input-gradient": 1.1,
     "smooth-grad": 1.2,
-    "integrated-gradients": 1.2,
+    "integrated-gradients": 1.1,
     "expected-gradients": 1.2,
     "score-cam": 1.2,
     "full-grad": 1.2,

@@ -73,7 +73,7 @@ def test_what_is_known_of_it(dimmed):
     assert (found.title, found.arrow, found.higher_is_better, found.paper) == ("Dimmed light", "↓", False, False)
     assert list(signature(found.function).parameters) == [
         "model", "images", "heatmaps", "target", "light", "batch_size", "dimensions",
-        "inputs", "keywords", "classes",
+        "inputs", "keywords", "classes", "normalisation",
     ]  # fmt: skip
     with pytest.raises(MetricError, match=r"dimmed-light has no option 'lihgt'; did you mean 'light'"):
         metrics.make("dimmed-light", lihgt=1)
@@ -116,7 +116,7 @@ def test_every_metric_is_a_frozen_record_that_says_what_it_is(name):
 
 def test_the_papers_protocol_is_other_options(scene):
     paper = metrics.make("pixel-flipping", "paper", step=12)
-    assert paper == metrics.PixelFlipping(step=12, quantus=True)
-    curve = metrics.pixel_flipping_curve(scene.model, scene.images, scene.maps, step=12)
+    assert paper == metrics.PixelFlipping(step=12, baseline="darkest", quantus=True)
+    curve = metrics.pixel_flipping_curve(scene.model, scene.images, scene.maps, step=12, baseline="darkest")
     expected = torch.trapezoid(curve.scores[:, 1:], dx=1.0)
     torch.testing.assert_close(paper(metrics.Case(scene.model, scene.images, scene.maps)), expected)
