@@ -112,7 +112,7 @@ def test_every_guess_is_marked_in_the_file(name):
 
 def test_the_numbers_of_samples_the_files_name_are_those_of_the_methods():
     text = preset("paper-runtime")
-    assert "32 for both\n# forms of Expected Grad-CAM, 25 noisy copies for Smooth Grad-CAM++, 50 steps" in text
+    assert "32 for both\n# forms of Expected Grad-CAM, 25 noisy copies for Smooth Grad-CAM++, 50 path points" in text
     assert "`expected-grad-cam-paper` takes 65 passes, more than Smooth (26) and Integrated Grad-CAM (52)" in text
     named = ("expected-grad-cam-paper", "smooth-grad-cam++", "integrated-grad-cam")
     passes = [explanation_passes(MethodSpec(name, name), 512, source="data") for name in named]
