@@ -73,7 +73,7 @@ def test_what_is_known_of_it(dimmed):
     assert (found.title, found.arrow, found.higher_is_better, found.paper) == ("Dimmed light", "↓", False, False)
     assert list(signature(found.function).parameters) == [
         "model", "images", "heatmaps", "target", "light", "batch_size", "dimensions",
-        "inputs", "keywords", "classes", "normalisation",
+        "inputs", "keywords", "classes",
     ]  # fmt: skip
     with pytest.raises(MetricError, match=r"dimmed-light has no option 'lihgt'; did you mean 'light'"):
         metrics.make("dimmed-light", lihgt=1)

@@ -304,7 +304,7 @@ class Images(Reference):
 
 
 @dataclass(frozen=True)
-class Normalised(Reference):
+class _Normalised(Reference):
     """A reference that has to know how the images were normalised.
 
     Args:
@@ -334,7 +334,7 @@ class Normalised(Reference):
 
 
 @dataclass(frozen=True)
-class Shade(Normalised):
+class Shade(_Normalised):
     """Black or white: `value`, 0 or 1, normalised like the images: (value - mean) / std.
 
     What was not known to be normalised and is no photograph (a signal, a volume, other than 1 or 3 channels) has 0 as
@@ -362,7 +362,7 @@ class Shade(Normalised):
 
 
 @dataclass(frozen=True)
-class Photographs(Normalised):
+class Photographs(_Normalised):
     """64 free photographs that come with the package, for when you have no data of your own.
 
     They are scaled to the images' size and normalised like them.
@@ -423,7 +423,7 @@ class Photographs(Normalised):
 
 
 @dataclass(frozen=True)
-class Usual(Normalised):
+class Usual(_Normalised):
     """The default, chosen by measurement: photographs on a path at the layer, else `mixed`.
 
     Images that cannot be compared with photographs, with neither 1 nor 3 channels, have `mixed` there, too.
