@@ -61,7 +61,9 @@ def test_infidelity_of_a_zero_map_is_the_mean_squared_drop(linear):
         drops = change.unfold(1, 4, 4).unfold(2, 4, 4).sum((3, 4)).flatten(1)
         assert torch.allclose(ours, drops.square().mean(1))
         assert torch.allclose(metrics.patch_drops(model, images, 0, patch=4, baseline="darkest"), drops)
-        assert torch.allclose(metrics.patch_drops(model, images, 0, patch=4, baseline="darkest", cumulative=True), drops.cumsum(1))
+        assert torch.allclose(
+            metrics.patch_drops(model, images, 0, patch=4, baseline="darkest", cumulative=True), drops.cumsum(1)
+        )
 
 
 def test_the_best_order_of_a_linear_model_beats_every_other(linear):
