@@ -1,4 +1,4 @@
-"""The time of Expected Grad-CAM as a multiple of Grad-CAM's, on a stream of single images.
+"""The time of SlopeCAM as a multiple of Grad-CAM's, on a stream of single images.
 
     python benchmarks/expected_speed.py --images 100
 
@@ -33,7 +33,7 @@ def measured(name: str, layer: str, images: int, samples: int) -> str:
     torch.manual_seed(0)
     model = models.get_model(name.strip()).eval()
     some = torch.rand(images + 1, 1, 3, 224, 224)
-    expected = egcam.ExpectedGradCAM(model, layer, samples=samples)
+    expected = egcam.SlopeCAM(model, layer, samples=samples)
     explainers = {"grad-cam": egcam.GradCAM(model, layer, signed=True), "expected": expected}
     times: dict[str, list[float]] = {kind: [] for kind in ("forward", *explainers)}
     for number, image in enumerate(some):
@@ -63,7 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     print("| network | layer | tail / network | tails | Grad-CAM / forward", end=" | ")
-    print("Expected Grad-CAM / Grad-CAM | / forward | bound |")
+    print("SlopeCAM / Grad-CAM | / forward | bound |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name in given.networks.split(","):
         print(measured(name, WHERE[name], given.images, given.samples), flush=True)

@@ -34,7 +34,7 @@ from egcam.studies.store import Store
 MODELS = ("resnet50", "vgg16")
 METHODS = (
     *("grad-cam", "grad-cam++", "hires-cam", "layer-cam", "xgrad-cam", "score-cam", "eigen-cam"),
-    *("expected-grad-cam", "integrated-gradients", "random"),
+    *("slope-cam", "integrated-gradients", "random"),
 )
 METRICS = (
     *("insertion", "deletion", "pixel-flipping", "irof", "sparseness", "complexity", "average-drop"),

@@ -1,4 +1,4 @@
-"""Time and peak memory of Expected Grad-CAM against samples, batch and image size.
+"""Time and peak memory of SlopeCAM against samples, batch and image size.
 
     python benchmarks/scaling.py --plot docs/scaling.png --table docs/scaling.md
 
@@ -32,7 +32,7 @@ def child(samples: int, batch: int, size: int) -> None:
     torch.manual_seed(0)
     model = torchvision.models.resnet50(weights=None).eval()
     images = torch.rand(batch, 3, size, size)
-    explainer = egcam.ExpectedGradCAM(model, "layer4", path="linear", reference="black", samples=samples)
+    explainer = egcam.SlopeCAM(model, "layer4", path="linear", reference="black", samples=samples)
     with torch.no_grad():
         model(images[:1])
     before = psutil.Process().memory_info().rss
@@ -72,7 +72,7 @@ def draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
                 place.set_ylabel(label)
         axes[1, column].set_xlabel(labels[axis])
     figure.suptitle(
-        "Expected Grad-CAM along a path of images on ResNet-50 (16 samples, one image, 224 px unless varied)",
+        "SlopeCAM along a path of images on ResNet-50 (16 samples, one image, 224 px unless varied)",
         fontsize=10,
     )
     figure.tight_layout()

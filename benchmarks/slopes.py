@@ -1,4 +1,4 @@
-"""Which networks Expected Grad-CAM explains by steps, and which hold an operation without a slope.
+"""Which networks SlopeCAM explains by steps, and which hold an operation without a slope.
 
     python benchmarks/slopes.py
 
@@ -37,7 +37,7 @@ def main() -> None:
         own = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
         model = models.get_model(name, weights=None, **own) if name in TORCHVISION else timm.create_model(name)
         side = 224 if name in TORCHVISION else model.default_cfg["input_size"][-1]
-        cam = egcam.ExpectedGradCAM(model.eval(), reference=torch.randn(4, 3, side, side), samples=4, signed=True)
+        cam = egcam.SlopeCAM(model.eval(), reference=torch.randn(4, 3, side, side), samples=4, signed=True)
         found = cam(torch.randn(1, 3, side, side))
         slopes, sums = found.options["slopes"], found.completeness
         made_of[slopes] += 1

@@ -121,15 +121,15 @@ def part_sampled(repeats: int) -> None:
         image = torch.rand(1, 3, 224, 224)
         options = {"layer": LAYERS[name], "signed": True}
         explainers = {
-            "expected-grad-cam": egcam.ExpectedGradCAM(
+            "slope-cam": egcam.SlopeCAM(
                 model, path="linear", reference="black", samples=count, **options
             ),
             "integrated-grad-cam": egcam.IntegratedGradCAM(model, samples=count, **options),
             "smooth-grad-cam++": egcam.SmoothGradCAMPlusPlus(model, samples=count, **options),
         }
-        needed = {"expected-grad-cam": count + 1, "integrated-grad-cam": count + 2, "smooth-grad-cam++": count + 1}
-        size = explainers["expected-grad-cam"]._images_at_once(
-            image, explainers["expected-grad-cam"]._points, egcam.models.inputs.ExtraInputs(1)
+        needed = {"slope-cam": count + 1, "integrated-grad-cam": count + 2, "smooth-grad-cam++": count + 1}
+        size = explainers["slope-cam"]._images_at_once(
+            image, explainers["slope-cam"]._points, egcam.models.inputs.ExtraInputs(1)
         )
         batches = [torch.rand(1, 3, 224, 224), *torch.rand(count, 3, 224, 224).split(size)]
 

@@ -24,12 +24,12 @@ from egcam.models.layers import feature_layers
 from egcam.models.trace import dry_run
 
 FORMS = {  # method: the numbers of samples
-    "expected-grad-cam": (2, 4, 8, 16, 32, 64),
+    "slope-cam": (2, 4, 8, 16, 32, 64),
     "latent path": (2, 4, 8, 16, 32, 64),
     "expected, along images": (4, 8, 16, 32),
     "integrated-grad-cam": (4, 16, 32),
     "smooth-grad-cam++": (4, 16, 32),
-    "expected-grad-cam-paper": (4, 16, 32),
+    "expected-grad-cam": (4, 16, 32),
     "grad-cam": (1,),
     "grad-cam++": (1,),
     "hires-cam": (1,),
@@ -45,10 +45,10 @@ def explainers(classifier: egcam.models.zoo.Classifier) -> dict[tuple[str, int],
     for method, counts in FORMS.items():
         for count in counts:
             if method == "expected, along images":
-                cam = egcam.ExpectedGradCAM(model, layer="inner", reference=seen, samples=count, path="linear")
-            elif method in ("expected-grad-cam", "latent path"):
+                cam = egcam.SlopeCAM(model, layer="inner", reference=seen, samples=count, path="linear")
+            elif method in ("slope-cam", "latent path"):
                 path = "latent" if method == "latent path" else None
-                cam = egcam.ExpectedGradCAM(model, reference=seen, samples=count, path=path)
+                cam = egcam.SlopeCAM(model, reference=seen, samples=count, path=path)
             else:
                 number = {} if count == 1 else {"samples": count}
                 reference = {"reference": seen} if method.endswith("paper") else {}
@@ -98,8 +98,8 @@ def plot(folder: Path, file: Path) -> None:
 
     tables = [pandas.read_parquet(one) for one in sorted(folder.glob("*.parquet"))]
     looks = {method: look.options() for method, look in style.lines(FORMS).items()}
-    looks["latent path"] = looks["expected-grad-cam"] | {"linestyle": "--", "linewidth": 1.5}
-    looks["expected, along images"] = looks["expected-grad-cam"] | {"linestyle": ":", "linewidth": 1.5}
+    looks["latent path"] = looks["slope-cam"] | {"linestyle": "--", "linewidth": 1.5}
+    looks["expected, along images"] = looks["slope-cam"] | {"linestyle": ":", "linewidth": 1.5}
     costs = (1, 2, 4, 8, 16, 32, 64)
     with style.context():
         size = (max(6.5, 4.2 * len(tables)), 6.5)

@@ -39,7 +39,7 @@ REFERENCES = 64
 SIGNED = {"signed": True}
 METHODS: dict[str, dict[str, Any]] = {
     "grad-cam": {}, "hires-cam": {}, "xgrad-cam": {}, "layer-cam": {}, "grad-cam++": {}, "ablation-cam": {},
-    "integrated-grad-cam": {"samples": 32}, "expected-grad-cam-paper": {"samples": 32},
+    "integrated-grad-cam": {"samples": 32}, "expected-grad-cam": {"samples": 32},
 }  # fmt: skip
 
 
@@ -64,20 +64,20 @@ def explainers(classifier: Classifier, layer: str, data: Tensor) -> dict[str, eg
     known = photographs(classifier.preprocessing.mean, classifier.preprocessing.std)
     found = {name: create(name, model, layer=layer, **SIGNED, **options) for name, options in METHODS.items()}
     for samples in (8, 16, 32, 64):
-        cam = egcam.ExpectedGradCAM(model, layer, reference=known, samples=samples, **SIGNED)
-        found[f"expected-grad-cam, {samples}"] = cam
+        cam = egcam.SlopeCAM(model, layer, reference=known, samples=samples, **SIGNED)
+        found[f"slope-cam, {samples}"] = cam
     for count in (32, 64, 512):
-        own = egcam.ExpectedGradCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
-        found[f"expected-grad-cam, data, {count}"] = own
+        own = egcam.SlopeCAM(model, layer, reference=data[:count], samples=count, **SIGNED)
+        found[f"slope-cam, data, {count}"] = own
     latent = {"path": "latent", **SIGNED}
-    found["latent path, 32"] = egcam.ExpectedGradCAM(model, layer, reference=known, **latent)
-    found["latent path, data, 64"] = egcam.ExpectedGradCAM(model, layer, reference=data, samples=64, **latent)
-    found["latent path, times A, 32"] = egcam.ExpectedGradCAM(
+    found["latent path, 32"] = egcam.SlopeCAM(model, layer, reference=known, **latent)
+    found["latent path, data, 64"] = egcam.SlopeCAM(model, layer, reference=data, samples=64, **latent)
+    found["latent path, times A, 32"] = egcam.SlopeCAM(
         model, layer, reference=known, difference="none", **latent
     )
     for name, difference in (("path of images, 32", "latent"), ("conductance, 32", "increment")):
         along = {"path": "linear", "difference": difference, "weighting": "summed", **SIGNED}
-        found[name] = egcam.ExpectedGradCAM(model, layer, reference=known, samples=32, **along)
+        found[name] = egcam.SlopeCAM(model, layer, reference=known, samples=32, **along)
     return found
 
 

@@ -1,4 +1,4 @@
-"""How many passes Expected Grad-CAM takes to settle, for each sampling scheme.
+"""How many passes SlopeCAM takes to settle, for each sampling scheme.
 
     export EGCAM_DATA=…  EGCAM_HEADS=…                    # images and weights; what research/heads.py made
     python research/convergence.py --cache grids --out research/reports

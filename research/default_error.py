@@ -30,7 +30,7 @@ def explained(
     classifier: Classifier, layer: str, images: Tensor, references: object, path: str, samples: int, seed: int
 ) -> egcam.Explanation:
     options = {"reference": references, "samples": samples, "seed": seed, "path": path, "signed": True}
-    return egcam.ExpectedGradCAM(classifier.model, layer, **options)(images)
+    return egcam.SlopeCAM(classifier.model, layer, **options)(images)
 
 
 def main() -> None:

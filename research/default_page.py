@@ -78,8 +78,8 @@ def shapley(folder: str) -> Iterator[str]:
     agreed = average.loc["another referee"]
     known = (2 * agreed / (1 + agreed)) ** 0.5
     shown = [
-        "expected-grad-cam, 32",
-        *(f"expected-grad-cam, data, {count}" for count in (64, 512)),
+        "slope-cam, 32",
+        *(f"slope-cam, data, {count}" for count in (64, 512)),
         "hires-cam",
         "grad-cam",
     ]
@@ -94,7 +94,7 @@ def shapley(folder: str) -> Iterator[str]:
 def _standing_in_shapley(table: pandas.DataFrame) -> Standing:
     """Where the default stands among the other methods on one network."""
     values = table.pivot(index="image", columns="method", values="pearson")
-    ours = [name for name in values if name.startswith(("expected-grad-cam,", "latent path", "another referee"))]
+    ours = [name for name in values if name.startswith(("slope-cam,", "latent path", "another referee"))]
     values = values.drop(columns=[name for name in ours if name != _JUDGED])
     return standings_of({"cells": values}, {"cells": True}, _JUDGED)["cells"]
 
@@ -130,7 +130,7 @@ def by_kind(found: dict[str, pandas.DataFrame]) -> Iterator[str]:
     table = pandas.concat([found[name] for name in ("confirm-usual", "confirm-vgg")])
     table = table.astype({"model": str, "image": str}).merge(kinds, on=["model", "image"])
     yield from verdicts(table.assign(model=table.model + _kind_or_other(table.kind)), "hires-cam")
-    names = ["expected-grad-cam, 32", "expected-grad-cam, data, 64", "hires-cam", "grad-cam"]
+    names = ["slope-cam, 32", "slope-cam, data, 64", "hires-cam", "grad-cam"]
     yield "The Pearson correlation with the Shapley values, likewise:\n"
     yield "| network | images | " + " | ".join(names) + " |"
     yield "| --- |" + " --- |" * (len(names) + 1)
@@ -317,7 +317,7 @@ def section(file: str, heading: str, text: str, lines: Callable[[], Iterator[str
     return [heading, *([text] if text else []), *lines()] if (SCORES / file).exists() else []
 
 
-_JUDGED = "expected-grad-cam, 32"  # as it is by default
+_JUDGED = "slope-cam, 32"  # as it is by default
 _PLANTED = """\
 Real networks in which a patch decides the class: 32 of 224 pixels wide, or 6 of 32, at random places. What follows an
 inner layer, mostly the default's, was trained so on other images; a network is kept if the patch decides at least 99 %
@@ -340,7 +340,7 @@ _REAL = {  # heading: what to know, and the titles of the studies
 }
 _LANDING_TESTS = ("walls", "gridpg", "patch", "shapes", "unit+", "cells")
 _LANDING_METHODS = {
-    "expected-grad-cam": "**Expected Grad-CAM**",
+    "slope-cam": "**SlopeCAM**",
     "hires-cam": "HiResCAM",
     "eigen-grad-cam": "EigenGradCAM",
     "layer-cam": "LayerCAM",
@@ -460,7 +460,7 @@ path has up to twice as many active units as real images; between two steps ever
 _BUDGET = """\
 Every method at its usual layer, references already seen. A run of what follows the layer counts by its share of the
 network's multiplications, forward and backward each (`research/budget.py`). "Latent path" and "along images" are
-Expected Grad-CAM with gradients between activations and on a path of images, at the same layer and with the same
+SlopeCAM with gradients between activations and on a path of images, at the same layer and with the same
 references.
 
 ![Insertion-deletion and infidelity against the cost of a map](../pictures/budget.png)

@@ -1,4 +1,4 @@
-"""Forms of Expected Grad-CAM that were tried and are no default: a plugin of `studies/default-grid.toml`.
+"""Forms of SlopeCAM that were tried and are no default: a plugin of `studies/default-grid.toml`.
 
 `expected-agreed`: negative evidence is weighted by how far the samples agree on its sign, on either path.
 """

@@ -13,7 +13,7 @@ from egcam.attribution.registry import is_control
 from egcam.evaluation.stats import holm, paired_difference, sign_flip_p, split_half_reliability
 
 SCORES = Path(__file__).parent / "scores"
-OURS = "expected-grad-cam"
+OURS = "slope-cam"
 VARIANTS = ("expected, data",)
 TRUTH = "the truth"  # the Shapley values of the layer's cells, taken as a map
 METRICS = {  # name: (heading, higher is better, digits)

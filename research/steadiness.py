@@ -41,7 +41,7 @@ def plain(cam: egcam.Explainer) -> Maps:
 
 
 def forms(model: nn.Module, inner: str, last: str) -> dict[str, Maps]:
-    expected = egcam.ExpectedGradCAM
+    expected = egcam.SlopeCAM
     found = {"grad-cam, last": plain(egcam.GradCAM(model, last)), "layer-cam, last": plain(egcam.LayerCAM(model, last))}
     found["default"] = plain(expected(model, inner))
     found["64 samples"] = plain(expected(model, inner, samples=64))
@@ -67,7 +67,7 @@ def plot(table: pandas.DataFrame, file: Path) -> None:
     with style.context():
         figure, axis = plt.subplots(figsize=(6.5, 4))
         line = average.loc[smoothed]
-        axis.plot(line["max-sensitivity"], line["insertion-deletion"], "o-", color=style.color("expected-grad-cam"))
+        axis.plot(line["max-sensitivity"], line["insertion-deletion"], "o-", color=style.color("slope-cam"))
         for name, row in average.iterrows():
             if name not in smoothed:
                 axis.plot(row["max-sensitivity"], row["insertion-deletion"], "s", color="0.4")

@@ -23,7 +23,7 @@ from egcam.imageops import heatmaps
 from egcam.metrics import Complexity, Infidelity, InsertionDeletion, Metric, Sparseness
 from egcam.metrics.case import Case
 
-METHODS = ("expected-grad-cam", "hires-cam", "layer-cam", "grad-cam")
+METHODS = ("slope-cam", "hires-cam", "layer-cam", "grad-cam")
 _STEPS = 12
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     explainers = {method: create(method, model, layer=given.layer) for method in methods}
     if not given.quick:
         data = pictures(classifier, "reference", REFERENCES, begin=3)
-        explainers["expected, data"] = egcam.ExpectedGradCAM(model, given.layer, reference=data, samples=REFERENCES)
+        explainers["expected, data"] = egcam.SlopeCAM(model, given.layer, reference=data, samples=REFERENCES)
     rows = []
     for number, image in enumerate(pictures(classifier, "confirm", given.images)):
         found = {method: explainer(image[None]) for method, explainer in explainers.items()}

@@ -112,11 +112,11 @@ class Studio:
 
 
 def hero(studio: Studio) -> Figure:
-    """Grad-CAM at its usual layer and inside the network, and Expected Grad-CAM as it comes, each with its score."""
+    """Grad-CAM at its usual layer and inside the network, and SlopeCAM as it comes, each with its score."""
     rows: dict[str, tuple[str, dict[str, object]]] = {
         "Grad-CAM, last layer (7 × 7)": ("grad-cam", {}),
         "Grad-CAM, inner layer (14 × 14)": ("grad-cam", {"layer": LAYER}),
-        "Expected Grad-CAM, egcam's default (14 × 14)": ("expected-grad-cam", {}),
+        "SlopeCAM, egcam's default (14 × 14)": ("slope-cam", {}),
     }
     side, gap, head, foot, top = 4.0, 0.16, 0.62, 0.5, 0.8
     page = Page(len(OF_HERO) * (side + gap) - gap, top + len(rows) * (head + side + foot))
@@ -146,7 +146,7 @@ def hero(studio: Studio) -> Figure:
 def first(studio: Studio) -> Figure:
     """The cat and the coffee by three methods at an inner layer."""
     images = studio.images[:2]
-    methods = ("grad-cam", "layer-cam", "expected-grad-cam")
+    methods = ("grad-cam", "layer-cam", "slope-cam")
     explained = {name: studio.explain(images, name) for name in methods}
     names = [studio.classifier.class_name(int(label)) for label in explained["grad-cam"].targets]
     return figures.method_grid(explained, [studio.photograph(name) for name in PHOTOGRAPHS[:2]], captions=names)
@@ -218,7 +218,7 @@ def last_layer(studio: Studio) -> Figure:
         "_blocks.10": "_blocks.10",
         "_blocks.5": "_blocks.5",
     }
-    methods = {"grad-cam": "Grad-CAM", "expected-grad-cam": "Expected\nGrad-CAM"}
+    methods = {"grad-cam": "Grad-CAM", "slope-cam": "Expected\nGrad-CAM"}
     rows = [
         [egcam.explain(studio.model, studio.cat, method, layer=layer).heatmaps[0] for layer in places.values()]
         for method in methods
@@ -234,17 +234,17 @@ def weightings(studio: Studio) -> Figure:
         "latent path,\nsummed": {"path": "latent"},
         "path of images,\nby location": {"path": "linear"},
         "path of images,\npooled": {"path": "linear", "weighting": "mean"},
-        "as in the paper": {"method": "expected-grad-cam-paper"},
+        "as in the paper": {"method": "expected-grad-cam"},
     }
     row = []
     for options in choices.values():
-        method = str(options.pop("method", "expected-grad-cam"))
+        method = str(options.pop("method", "slope-cam"))
         row.append(studio.explain(studio.cat, method, reference=studio.others, **options).heatmaps[0])
     return _overlays(picture, [row], [""], list(choices))
 
 
 def references(studio: Studio) -> Figure:
-    """Expected Grad-CAM of one image with other references."""
+    """SlopeCAM of one image with other references."""
     picture = studio.photograph("chelsea")
     kinds: dict[str, object] = {
         "photographs (default)": egcam.attribution.references.photographs(*studio.pixel_statistics),
@@ -254,7 +254,7 @@ def references(studio: Studio) -> Figure:
         "black": egcam.attribution.references.black(*studio.pixel_statistics),
         "white": egcam.attribution.references.white(*studio.pixel_statistics),
     }
-    row = [studio.explain(studio.cat, "expected-grad-cam", reference=kind).heatmaps[0] for kind in kinds.values()]
+    row = [studio.explain(studio.cat, "slope-cam", reference=kind).heatmaps[0] for kind in kinds.values()]
     return _overlays(picture, [row[:3], row[3:]], ["", ""], list(kinds))
 
 
@@ -295,7 +295,7 @@ def convergence(studio: Studio) -> Figure:
     for count, error in zip(found.samples, found.error, strict=True):
         print(f"{count:3d} samples, other images as references: relative error {error:.2f}")
     for name, reference in (("photographs", None), ("blurred copies", "blurred"), ("other images", studio.others)):
-        settled = studio.explain(studio.cat, "expected-grad-cam", reference=reference, samples=16)
+        settled = studio.explain(studio.cat, "slope-cam", reference=reference, samples=16)
         print(f" 16 samples, {name}: standard error {float(settled.error.norm() / settled.maps.norm()):.2f} of the map")
     return figures.convergence(found, studio.photograph("chelsea"))
 
@@ -303,7 +303,7 @@ def convergence(studio: Studio) -> Figure:
 def curves(studio: Studio) -> Figure:
     """Insertion and deletion of two methods on the four photographs."""
     found: dict[str, dict[str, object]] = {"insertion": {}, "deletion": {}}
-    for method in ("grad-cam", "layer-cam", "expected-grad-cam"):
+    for method in ("grad-cam", "layer-cam", "slope-cam"):
         heat = studio.explain(studio.images, method)
         both = egcam.metrics.insertion_deletion_curves(studio.model, studio.images, heat, step=1568)
         found["insertion"][method], found["deletion"][method] = both
@@ -315,7 +315,7 @@ def bars(studio: Studio) -> Figure:
     table = egcam.evaluate(
         studio.model,
         studio.images,
-        methods=["grad-cam", "layer-cam", "hires-cam", "expected-grad-cam"],
+        methods=["grad-cam", "layer-cam", "hires-cam", "slope-cam"],
         metrics=["insertion", "deletion", "complexity", "sparseness"],
         layer=LAYER,
         metric_options={"insertion": {"step": 1568}, "deletion": {"step": 1568}},
@@ -326,7 +326,7 @@ def bars(studio: Studio) -> Figure:
 def contrast(studio: Studio) -> Figure:
     """Why a tiger cat rather than an Egyptian cat."""
     both = [
-        studio.explain(studio.cat, "expected-grad-cam", target=name, signed=True, layer=None)
+        studio.explain(studio.cat, "slope-cam", target=name, signed=True, layer=None)
         for name in ("tiger cat", "Egyptian cat")
     ]
     return figures.class_contrast(*both, studio.photograph("chelsea"), labels=("tiger cat", "Egyptian cat"))
@@ -334,7 +334,7 @@ def contrast(studio: Studio) -> Figure:
 
 def patches(studio: Studio) -> Figure:
     """The parts of the picture that matter most."""
-    heat = studio.explain(studio.cat, "expected-grad-cam").heatmaps[0]
+    heat = studio.explain(studio.cat, "slope-cam").heatmaps[0]
     return figures.top_patches(studio.photograph("chelsea"), heat)
 
 

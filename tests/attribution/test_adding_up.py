@@ -45,8 +45,8 @@ def test_formula(rest: float) -> None:
         np.testing.assert_allclose(lacked[image], expected - totals[mine].mean())
 
 
-def on_latent_path(model: nn.Module, layer: str, samples: int, **more: Any) -> egcam.ExpectedGradCAM:
-    return egcam.ExpectedGradCAM(model, layer, reference=OTHERS, samples=samples, path="latent", **more)
+def on_latent_path(model: nn.Module, layer: str, samples: int, **more: Any) -> egcam.SlopeCAM:
+    return egcam.SlopeCAM(model, layer, reference=OTHERS, samples=samples, path="latent", **more)
 
 
 @pytest.mark.parametrize("layer", ["first", "second"])
@@ -110,13 +110,13 @@ def test_a_score_that_is_not_finite_leaves_the_map_as_it_is() -> None:
 
 
 def test_an_image_that_equals_its_references_is_told_so() -> None:
-    cam = egcam.ExpectedGradCAM(bent(), "first", reference="black", samples=4)
+    cam = egcam.SlopeCAM(bent(), "first", reference="black", samples=4)
     with pytest.warns(ZeroMapWarning, match="the layer outputs the same for it as for its references"):
         cam(torch.zeros(1, 3, 8, 8, dtype=torch.float64), target=1)
 
 
 def test_sampling_that_stops_early_adds_up() -> None:
-    cam = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=512, tolerance=0.2, signed=True)
+    cam = egcam.SlopeCAM(bent(), "first", reference=OTHERS, samples=512, tolerance=0.2, signed=True)
     found = cam(pictures(2), target=1)
     assert found.tails < 2 * 512
     torch.testing.assert_close(found.maps.sum((1, 2)), found.completeness.expected)
@@ -131,7 +131,7 @@ def test_the_class_token_takes_its_part() -> None:
     for weight in model.parameters():
         weight.data += 0.3 * torch.randn_like(weight)
     images, others = torch.randn(2, 3, 16, 16).double(), torch.randn(4, 3, 16, 16).double()
-    found = egcam.ExpectedGradCAM(model, reference=others, samples=8, signed=True)(images, target=1)
+    found = egcam.SlopeCAM(model, reference=others, samples=8, signed=True)(images, target=1)
     torch.testing.assert_close(found.completeness.total, found.completeness.expected)
     assert float((found.maps.sum((1, 2)) - found.completeness.total).abs().min()) > 1e-4  # the token has the rest
 
@@ -195,7 +195,7 @@ def residual(bias: float = 0.0) -> nn.Module:
 @pytest.mark.parametrize("reference", ["black", "blurred"])
 def test_an_image_that_is_its_own_reference_does_not_hide_the_skip_connection(reference: str) -> None:
     """The first image of the batch says nothing about what goes around the layer: its reference is the image."""
-    cam = egcam.ExpectedGradCAM(residual(), "layer", reference=reference, samples=8, signed=True)
+    cam = egcam.SlopeCAM(residual(), "layer", reference=reference, samples=8, signed=True)
     image, plain = pictures(1), torch.zeros(1, 3, 8, 8, dtype=torch.float64)
     alone = cam(image, target=1).maps
     behind = cam(torch.cat([plain, image]), target=1).maps[1:]
@@ -204,7 +204,7 @@ def test_an_image_that_is_its_own_reference_does_not_hide_the_skip_connection(re
 
 def test_a_large_score_does_not_hide_the_skip_connection() -> None:
     maps = [
-        egcam.ExpectedGradCAM(residual(bias), "layer", reference=OTHERS, samples=6, signed=True)(pictures(2), 1).maps
+        egcam.SlopeCAM(residual(bias), "layer", reference=OTHERS, samples=6, signed=True)(pictures(2), 1).maps
         for bias in (0.0, 1000.0)
     ]
     torch.testing.assert_close(maps[1], maps[0], rtol=1e-6, atol=1e-9)
@@ -213,7 +213,7 @@ def test_a_large_score_does_not_hide_the_skip_connection() -> None:
 @pytest.mark.parametrize("negative", [0.5, "agreed"])
 def test_less_negative_evidence_is_not_corrected(negative: Any) -> None:
     """What is left out cannot add up: the map is that of the plain samples."""
-    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6, negative=negative)(
+    found = egcam.SlopeCAM(bent(), "first", reference=OTHERS, samples=6, negative=negative)(
         pictures(2), target=1
     )
     gradient = egcam.Expected(OTHERS, 6, path="stepwise", difference="latent")
@@ -227,7 +227,7 @@ def test_sampling_that_stops_early_does_not_depend_on_the_batch(batch_size: int)
     pool = pictures(64, seed=2)
 
     def maps(images: Tensor, **more: Any) -> Tensor:
-        cam = egcam.ExpectedGradCAM(bent(), "first", reference=pool, samples=256, tolerance=0.15, signed=True, **more)
+        cam = egcam.SlopeCAM(bent(), "first", reference=pool, samples=256, tolerance=0.15, signed=True, **more)
         return cam(images, target=1).maps
 
     images = pictures(3)
@@ -251,7 +251,7 @@ def test_a_map_of_zeros_is_given_nothing() -> None:
 
 
 def test_a_large_correction_is_said() -> None:
-    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6)(pictures(1), target=1)
+    found = egcam.SlopeCAM(bent(), "first", reference=OTHERS, samples=6)(pictures(1), target=1)
     whole = float(found.completeness.expected)
     much = replace(found.completeness, correction=torch.tensor([0.6 * whole], dtype=torch.float64))
     assert replace(found, completeness=much).worth().endswith(f" of {whole:+.1f} (corrected by {0.6 * whole:+.1f})")
@@ -260,7 +260,7 @@ def test_a_large_correction_is_said() -> None:
 
 
 def test_the_table_has_the_correction() -> None:
-    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=6)(pictures(2), target=1)
+    found = egcam.SlopeCAM(bent(), "first", reference=OTHERS, samples=6)(pictures(2), target=1)
     np.testing.assert_allclose(found.to_frame()["correction"], found.completeness.correction)
 
 

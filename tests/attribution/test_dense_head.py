@@ -63,11 +63,11 @@ def test_contributions_and_hidden_numbers() -> None:
 def test_same_maps_errors_and_completeness(heads, monkeypatch, target, signed, path) -> None:
     model, images = network(), pictures(3)
     options = {"reference": pictures(5, 1), "samples": 12, "signed": signed, "path": path}
-    found = egcam.ExpectedGradCAM(model, "1", **options)(images, target)
+    found = egcam.SlopeCAM(model, "1", **options)(images, target)
     assert [head.is_proven for head in heads] == [True] * len(heads)
     assert heads
     plain(monkeypatch)
-    wanted = egcam.ExpectedGradCAM(model, "1", **options)(images, target)
+    wanted = egcam.SlopeCAM(model, "1", **options)(images, target)
     torch.testing.assert_close(found.maps, wanted.maps, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.error, wanted.error, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(found.completeness.total, wanted.completeness.total)
@@ -77,7 +77,7 @@ def test_same_maps_errors_and_completeness(heads, monkeypatch, target, signed, p
 
 def test_the_linear_layer_is_not_run_for_samples(monkeypatch) -> None:
     model, image = network(), pictures(1)
-    cam = egcam.ExpectedGradCAM(model, "1", reference=pictures(5, 1), samples=40)
+    cam = egcam.SlopeCAM(model, "1", reference=pictures(5, 1), samples=40)
     cam(image)
     rows = []
     forward = nn.Linear.forward
@@ -91,10 +91,10 @@ def test_the_linear_layer_is_not_run_for_samples(monkeypatch) -> None:
 
 def test_batches_and_earlier_images_change_nothing(heads) -> None:
     model, images, others = network(), pictures(3), pictures(5, 1)
-    cam = egcam.ExpectedGradCAM(model, "1", reference=others, samples=12)
+    cam = egcam.SlopeCAM(model, "1", reference=others, samples=12)
     together = cam(images, [0, 1, 2]).maps
     for number, target in enumerate([0, 1, 2]):
-        alone = egcam.ExpectedGradCAM(model, "1", reference=others, samples=12)(images[number], target).maps
+        alone = egcam.SlopeCAM(model, "1", reference=others, samples=12)(images[number], target).maps
         torch.testing.assert_close(alone.reshape(together[number].shape), together[number])
         assert torch.equal(cam(images[number], target).maps, alone)
     assert heads
@@ -102,12 +102,12 @@ def test_batches_and_earlier_images_change_nothing(heads) -> None:
 
 def test_changed_weights_are_noticed(heads) -> None:
     model, images, others = network(), pictures(2), pictures(5, 1)
-    cam = egcam.ExpectedGradCAM(model, "1", reference=others, samples=12)
+    cam = egcam.SlopeCAM(model, "1", reference=others, samples=12)
     before = cam(images, 0).maps
     with torch.no_grad():
         model[4].weight.mul_(-0.7)
     found = cam(images, 0).maps
-    wanted = egcam.ExpectedGradCAM(model, "1", reference=others, samples=12)(images, 0).maps
+    wanted = egcam.SlopeCAM(model, "1", reference=others, samples=12)(images, 0).maps
     assert torch.equal(found, wanted)
     assert not torch.allclose(found, before)
 
@@ -148,16 +148,16 @@ NOT_DENSE = {
 @pytest.mark.parametrize("name", NOT_DENSE)
 def test_what_is_no_dense_head_is_run_as_it_is(heads, monkeypatch, name, images) -> None:
     model, layer = NOT_DENSE[name]
-    found = egcam.ExpectedGradCAM(model, layer, reference=pictures(5, 1), samples=12)(pictures(images), 1)
+    found = egcam.SlopeCAM(model, layer, reference=pictures(5, 1), samples=12)(pictures(images), 1)
     assert not any(head.is_proven for head in heads)
     plain(monkeypatch)
-    wanted = egcam.ExpectedGradCAM(model, layer, reference=pictures(5, 1), samples=12)(pictures(images), 1)
+    wanted = egcam.SlopeCAM(model, layer, reference=pictures(5, 1), samples=12)(pictures(images), 1)
     assert torch.equal(found.maps, wanted.maps)
 
 
 def test_references_of_each_image_are_run_as_they_are(heads, monkeypatch) -> None:
     """Taking the linear layer apart for a reference costs more than the samples it saves."""
-    cam = egcam.ExpectedGradCAM(network(), "1", reference="blurred", samples=12)
+    cam = egcam.SlopeCAM(network(), "1", reference="blurred", samples=12)
     found = cam(pictures(2), 1).maps
     plain(monkeypatch)
     torch.testing.assert_close(cam(pictures(2), 1).maps, found, rtol=1e-10, atol=1e-12)
@@ -167,6 +167,6 @@ def test_references_of_each_image_are_run_as_they_are(heads, monkeypatch) -> Non
 def test_the_bits_do_not_depend_on_earlier_calls(name) -> None:
     """What is found out about a network in the first call leaves no trace in its maps."""
     model, layer = {"dense": (network(), "1"), "linear": (network(rest=nn.Linear(70, 3)), "1"), **NOT_DENSE}[name]
-    cam = egcam.ExpectedGradCAM(model, layer, reference=pictures(5, 1), samples=12)
+    cam = egcam.SlopeCAM(model, layer, reference=pictures(5, 1), samples=12)
     first, _, again = cam(pictures(2), 1), cam(pictures(3, 2), 0), cam(pictures(2), 1)
     assert torch.equal(first.maps, again.maps)

@@ -147,10 +147,10 @@ def test_smooth_grad_cam_plus_plus_is_plus_plus_with_the_smooth_gradient() -> No
 
 
 @pytest.mark.parametrize(("weighting", "cam"), [("mean", egcam.GradCAM), ("elementwise", egcam.HiResCAM)])
-def test_expected_grad_cam_is_a_cam_with_the_expected_gradient(weighting: str, cam: type[egcam.GradientCAM]) -> None:
+def test_slope_cam_is_a_cam_with_the_expected_gradient(weighting: str, cam: type[egcam.GradientCAM]) -> None:
     network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
     options = {"reference": others, "samples": 8, "weighting": weighting, "signed": True}
-    named = egcam.ExpectedGradCAM(network, LAYER, path="linear", **options)
+    named = egcam.SlopeCAM(network, LAYER, path="linear", **options)
     found = named(images, target=1).maps
     assert torch.equal(found, signed_map(cam, network, egcam.Expected(others, 8), images))
 
@@ -358,7 +358,7 @@ def test_the_paper_form_adds_uniform_noise_and_multiplies_by_the_response_to_the
         recorder, options = Recorder(), {"samples": samples, "reference": others, "batch_size": 64}
         with watched(network) as shown:
             paper = egcam.explain(
-                network, image[None], "expected-grad-cam-paper", 1, signed=True, layer=LAYER, **options
+                network, image[None], "expected-grad-cam", 1, signed=True, layer=LAYER, **options
             )
             found = paper.maps[0]
         kernel = egcam.Kernel("uniform", scale=1.0)
@@ -572,7 +572,7 @@ def test_grad_cam_is_blind_where_the_output_is_saturated() -> None:
     assert not found.heatmaps.any()
 
 
-def test_expected_grad_cam_sees_past_saturation() -> None:
+def test_slope_cam_sees_past_saturation() -> None:
     """From black, the gradient is 1 for a < 1/4 and 0 from there on: E[g] = 1/4, by strata of 1/4 exactly."""
     found = along_images(saturated(), LAYER, reference="black", samples=32)(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
@@ -587,7 +587,7 @@ def test_expected_grad_cam_sees_past_saturation() -> None:
 @pytest.mark.parametrize("path", ["latent", "linear"])
 def test_summed_map_of_the_saturated_network_is_complete(path: str) -> None:
     """E[(A - 0) g] = A / 4, whose total is 1 = y(x) - y(0)."""
-    cam = egcam.ExpectedGradCAM(saturated(), LAYER, reference="black", path=path, difference="latent", signed=True)
+    cam = egcam.SlopeCAM(saturated(), LAYER, reference="black", path=path, difference="latent", signed=True)
     found = cam(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
     assert float(found.maps.sum()) == pytest.approx(1, abs=1e-12)

@@ -30,7 +30,7 @@ SIDES = ("total", "expected", "attributions")
 @pytest.fixture(scope="module")
 def expected() -> Explanation:
     images = pictures(3)
-    return egcam.ExpectedGradCAM(small_net(), "conv2", reference=pictures(4, seed=9), samples=4, signed=True)(
+    return egcam.SlopeCAM(small_net(), "conv2", reference=pictures(4, seed=9), samples=4, signed=True)(
         images, [0, 2, 1]
     )
 
@@ -184,7 +184,7 @@ def test_the_mean_of_a_class_is_that_of_its_heat_maps() -> None:
 
 def explained(target: int, net: nn.Module | None = None, **more: object) -> Explanation:
     options = {"reference": pictures(4, seed=9), "samples": 4, "signed": True, **more}
-    return egcam.ExpectedGradCAM(net or small_net(), "conv2", **options)(pictures(2), target)
+    return egcam.SlopeCAM(net or small_net(), "conv2", **options)(pictures(2), target)
 
 
 def test_a_difference_is_one_minus_the_other() -> None:
@@ -219,7 +219,7 @@ def test_what_does_not_compare_is_not_subtracted() -> None:
         "signed": explained(0, signed=False),
         "score": explained(0, score="probability"),
         "method": egcam.HiResCAM(small_net(), "conv2", signed=True)(pictures(2), 0),
-        "different images": egcam.ExpectedGradCAM(
+        "different images": egcam.SlopeCAM(
             small_net(), "conv2", reference=pictures(4, seed=9), samples=4, signed=True
         )(pictures(2, seed=5), 0),
     }

@@ -194,13 +194,13 @@ def test_a_linear_head_takes_one_gradient() -> None:
 
 def test_whether_the_head_is_linear_is_tried_once_and_again_when_the_network_changes() -> None:
     model = Linear().to(DOUBLE).eval()
-    cam = egcam.ExpectedGradCAM(model, "features", reference=pictures(8, 1), samples=8, signed=True)
+    cam = egcam.SlopeCAM(model, "features", reference=pictures(8, 1), samples=8, signed=True)
     first, second = cam(pictures(1, 2), 0), cam(pictures(1, 3), 1)
     assert first.tails - second.tails == 6
     model.fc = nn.Sequential(model.fc, nn.Tanh())
     now = cam(pictures(1, 3), 1)
     assert now.tails > 8
-    fresh = egcam.ExpectedGradCAM(model, "features", reference=pictures(8, 1), samples=8, signed=True)
+    fresh = egcam.SlopeCAM(model, "features", reference=pictures(8, 1), samples=8, signed=True)
     assert torch.equal(now.maps, fresh(pictures(1, 3), 1).maps)
 
 
@@ -394,7 +394,7 @@ def test_a_box_is_a_region_whose_cut_pixels_count_by_their_part() -> None:
 
 
 def test_the_worth_of_the_hottest_tenth_is_its_share_of_what_the_image_adds() -> None:
-    cam = egcam.ExpectedGradCAM(bent(), "second", reference="black", samples=64)
+    cam = egcam.SlopeCAM(bent(), "second", reference="black", samples=64)
     found = cam(pictures(2), target=1)
     for index in range(2):
         heat = found.heatmaps[index].double().numpy()
@@ -428,8 +428,8 @@ def test_the_mean_of_references_kept_at_a_linear_head_is_never_stale() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     images, pool = torch.rand(3, 3, 8, 8), torch.rand(5, 3, 8, 8)
 
-    def made() -> egcam.ExpectedGradCAM:
-        return egcam.ExpectedGradCAM(model, "1", reference=pool, samples=10, signed=True)
+    def made() -> egcam.SlopeCAM:
+        return egcam.SlopeCAM(model, "1", reference=pool, samples=10, signed=True)
 
     used = made()
     for _ in range(2):

@@ -135,7 +135,7 @@ def test_an_interruption_changes_nothing(kind):
             raise kind
 
     with pytest.raises(kind):
-        explainer("expected-grad-cam", model, batch_size=1)(images, progress=interrupt)
+        explainer("slope-cam", model, batch_size=1)(images, progress=interrupt)
     kept.check()
 
 
@@ -186,7 +186,7 @@ def test_a_model_that_draws_leaves_the_global_generator(method):
 def test_references_that_draw_leave_the_global_generator(reference):
     model, images = small_net(), pictures()
     kept = Kept(model, images)
-    explainer("expected-grad-cam", model, reference=reference)(images, target=1)
+    explainer("slope-cam", model, reference=reference)(images, target=1)
     kept.check()
 
 
@@ -540,11 +540,11 @@ def test_latent_differences_are_not_shared_between_images_with_different_inputs(
     model, images = seeded(_Conditioned).eval(), pictures(2)
     scale, mask = torch.tensor([0.5, 2.0]), torch.ones(2, 1, 12, 12)
     how = {"reference": pictures(1, seed=9), "difference": "latent"}
-    found = maps("expected-grad-cam", model, images, inputs=(scale,), keywords={"mask": mask}, **how)
+    found = maps("slope-cam", model, images, inputs=(scale,), keywords={"mask": mask}, **how)
     for number in range(2):
         part = slice(number, number + 1)
         more = {"inputs": (scale[part],), "keywords": {"mask": mask[part]}}
-        assert close(found[part], maps("expected-grad-cam", model, images[part], **more, **how))
+        assert close(found[part], maps("slope-cam", model, images[part], **more, **how))
 
 
 class _Nested(SmallNet):
@@ -689,13 +689,13 @@ def test_random_models_in_threads_leave_the_global_generator():
     model, images = seeded(_Chancy), pictures()
     kept = Kept(model)
     for _ in range(5):
-        in_threads([lambda: maps("expected-grad-cam", model, images)] * 8)
+        in_threads([lambda: maps("slope-cam", model, images)] * 8)
     kept.check()
 
 
 def test_a_thread_that_fails_leaves_the_others_alone():
     model, images = small_net(train=True), pictures()
-    cam = explainer("expected-grad-cam", model, signed=True)
+    cam = explainer("slope-cam", model, signed=True)
     expected = cam(images, 1).maps
     kept = Kept(model)
 
@@ -807,7 +807,7 @@ def test_streams_are_lazy():
     assert read == [0]
 
 
-@pytest.mark.parametrize(("method", "passes"), [("expected-grad-cam", 3 + 2), ("smooth-grad-cam++", 3 * (1 + 5))])
+@pytest.mark.parametrize(("method", "passes"), [("slope-cam", 3 + 2), ("smooth-grad-cam++", 3 * (1 + 5))])
 def test_progress_counts_the_passes_made(method, passes):
     """Five samples, two for a reference: references are passed once for all images, noisy copies for each."""
     model, images = small_net(), pictures(3)

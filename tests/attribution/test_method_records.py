@@ -82,7 +82,7 @@ def test_built_in_methods_are_all_described_and_all_drawn_differently() -> None:
     assert all(one.group != "yours" and one.summary != "registered by you" for one in records)
     colors = {one.line[0] for one in records if one.line is not None}
     assert colors <= set(palette.COLORS)
-    assert [one.name for one in records if one.line and one.line[0] == "vermillion"] == ["expected-grad-cam"]
+    assert [one.name for one in records if one.line and one.line[0] == "vermillion"] == ["slope-cam"]
 
 
 def test_a_method_is_described_in_one_file_only() -> None:
@@ -94,7 +94,7 @@ def test_a_method_is_described_in_one_file_only() -> None:
 
 
 def test_options_are_those_of_the_signature_with_their_defaults() -> None:
-    options = registry.method("expected-grad-cam-paper").options()
+    options = registry.method("expected-grad-cam").options()
     assert (options["samples"], options["seed"], options["kernel"]) == (32, 0, egcam.Kernel("uniform", scale=1.0))
     assert (options["signed"], options["score"]) == (False, "logit")
     assert next(iter(options)) == "layer"
@@ -103,7 +103,7 @@ def test_options_are_those_of_the_signature_with_their_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("method", "options", "passes"),
-    [("grad-cam", {}, 1), ("score-cam", {}, 41), ("expected-grad-cam", {"samples": 4}, 1), ("ablation-cam", {}, 1)],
+    [("grad-cam", {}, 1), ("score-cam", {}, 41), ("slope-cam", {"samples": 4}, 1), ("ablation-cam", {}, 1)],
 )
 def test_passes_of_an_explanation_at_a_layer_of_40_channels(method: str, options: dict[str, int], passes: int) -> None:
     assert explanation_passes(MethodSpec("it", method, options), channels=40) == passes

@@ -25,8 +25,8 @@ EGYPTIAN_CAT = 285
 
 FEW = {"samples": 6, "reference": "blurred"}
 OPTIONS: dict[str, dict[str, object]] = {
+    "slope-cam": FEW,
     "expected-grad-cam": FEW,
-    "expected-grad-cam-paper": FEW,
     "expected-gradients": FEW,
     "smooth-grad": {"samples": 6},
     "smooth-grad-cam++": {"samples": 6},

@@ -509,16 +509,16 @@ def test_the_default_in_a_layers_own_space_is_photographs() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
     images = torch.rand(2, 3, 8, 8)
-    found = egcam.ExpectedGradCAM(network, "1")(images, target=1)
+    found = egcam.SlopeCAM(network, "1")(images, target=1)
     assert found.reference == "32 of 64 photographs (as values from 0 to 1)"
-    same = egcam.ExpectedGradCAM(network, "1", reference="photographs")(images, target=1)
+    same = egcam.SlopeCAM(network, "1", reference="photographs")(images, target=1)
     assert torch.equal(found.maps, same.maps)
 
 
 def test_images_that_photographs_do_not_fit_are_compared_with_blurred_copies_and_colours() -> None:
-    found = egcam.ExpectedGradCAM(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
+    found = egcam.SlopeCAM(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
     assert found.reference == "blurred and colours"
-    same = egcam.ExpectedGradCAM(perceptron_head(), LAYER, samples=4, reference="mixed")(pictures(2), target=1)
+    same = egcam.SlopeCAM(perceptron_head(), LAYER, samples=4, reference="mixed")(pictures(2), target=1)
     assert torch.equal(found.maps, same.maps)
 
 

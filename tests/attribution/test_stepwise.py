@@ -1,4 +1,4 @@
-"""Expected Grad-CAM in steps: sums, steps worked out apart, when derivatives take their place, and what is refused."""
+"""SlopeCAM in steps: sums, steps worked out apart, when derivatives take their place, and what is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_adds_up_without_any_correction(layer: str, samples: int) -> None:
 
 
 def test_the_default_is_stepwise_and_corrects_only_rounding() -> None:
-    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=12, signed=True)(pictures(2), target=1)
+    found = egcam.SlopeCAM(bent(), "first", reference=OTHERS, samples=12, signed=True)(pictures(2), target=1)
     torch.testing.assert_close(found.maps, stepwise(bent(), "first")(pictures(2), target=1).maps, rtol=1e-9, atol=1e-12)
     assert float(found.completeness.correction.abs().max()) < 1e-12
     assert found.options["gradient"]["path"] == "stepwise"
@@ -53,7 +53,7 @@ def test_two_steps_by_hand() -> None:
     with torch.no_grad():
         here, there = network.features(image)[0].numpy(), network.features(others).numpy()
     maps = [attribution(network.head, one, here, 1, half=first_half(0, here.shape[1:])).sum(0) for one in there]
-    one = egcam.ExpectedGradCAM(network, "features", reference=others, samples=2, signed=True)(image, target=1)
+    one = egcam.SlopeCAM(network, "features", reference=others, samples=2, signed=True)(image, target=1)
     distances = [np.abs(one.maps[0].numpy() - found).max() for found in maps]
     assert min(distances) < 1e-10 < max(distances)
     assert not (first_half(0, (4, 3)) & first_half(1, (4, 3))).any()
@@ -66,7 +66,7 @@ def test_before_a_dense_head_each_reference_takes_one_step() -> None:
     with torch.no_grad():
         here, there = network.features(image)[0].numpy(), network.features(others).numpy()
     truth = np.mean([attribution(network.head, one, here, 1).sum(0) for one in there], 0)
-    found = egcam.ExpectedGradCAM(network, "features", reference=others, samples=4, signed=True)(image, target=1)
+    found = egcam.SlopeCAM(network, "features", reference=others, samples=4, signed=True)(image, target=1)
     torch.testing.assert_close(found.maps[0], torch.from_numpy(truth), rtol=0, atol=1e-10)
     assert found.reference == "4 images"
 
@@ -93,7 +93,7 @@ def test_an_operation_without_a_rule_leads_to_derivatives() -> None:
     """Then the map is that of the latent path, to the last bit, and the explanation says so."""
     model = runs(lambda z: z.cumprod(-1))
     cams = [
-        egcam.ExpectedGradCAM(model, "layer", reference=OTHERS, samples=8, path=path, signed=True)
+        egcam.SlopeCAM(model, "layer", reference=OTHERS, samples=8, path=path, signed=True)
         for path in (None, "latent")
     ]
     for _ in range(2):  # in the second call the network is known
@@ -107,7 +107,7 @@ def test_an_operation_without_a_rule_leads_to_derivatives() -> None:
 def test_a_reference_that_is_the_image_hides_nothing() -> None:
     """From black to black nothing rises, whatever the operations; the next image shows that one lacks a rule."""
     model = runs(lambda z: z.cumprod(-1))
-    cam = egcam.ExpectedGradCAM(model, "layer", reference="black", samples=8, signed=True)
+    cam = egcam.SlopeCAM(model, "layer", reference="black", samples=8, signed=True)
     both = torch.cat([torch.zeros_like(pictures(1)), pictures(1)])
     with pytest.warns(egcam.errors.ZeroMapWarning):
         found = cam(both, target=1)
@@ -157,8 +157,8 @@ def test_what_turns_up_in_the_middle_of_a_run_starts_it_again() -> None:
         [pictures(5, seed=1), pictures(1, seed=2) + 3 * model.layer.weight.sum((0, 2, 3))[None, :, None, None]]
     )
     options = {"reference": others, "samples": 24, "batch_size": 1, "signed": True}
-    cam = egcam.ExpectedGradCAM(model, "layer", **options)
-    wanted = egcam.ExpectedGradCAM(model, "layer", path="latent", **options)(images, target=1)
+    cam = egcam.SlopeCAM(model, "layer", **options)
+    wanted = egcam.SlopeCAM(model, "layer", path="latent", **options)(images, target=1)
     for _ in range(2):
         found = cam(images, target=1)
         assert found.options["slopes"] == "derivatives"
@@ -170,14 +170,14 @@ def test_of_several_tasks_all_must_have_steps() -> None:
     """One image at a time: the first says nothing about the second."""
     model = runs(lambda z: z.cumprod(-1))
     both = torch.cat([torch.zeros_like(pictures(1)), pictures(1)])
-    cam = egcam.ExpectedGradCAM(model, "layer", reference="black", samples=8, batch_size=1, signed=True)
+    cam = egcam.SlopeCAM(model, "layer", reference="black", samples=8, batch_size=1, signed=True)
     with pytest.warns(egcam.errors.ZeroMapWarning):
         assert cam(both, target=1).options["slopes"] == "derivatives"
 
 
 def test_what_is_not_finite_leads_to_derivatives() -> None:
     """Slope times an infinite derivative is no number, where the derivative of a ReLU is 0."""
-    found = egcam.ExpectedGradCAM(runs(lambda z: z.relu().sqrt()), "layer", reference=OTHERS, samples=8)(
+    found = egcam.SlopeCAM(runs(lambda z: z.relu().sqrt()), "layer", reference=OTHERS, samples=8)(
         pictures(2), target=1
     )
     assert bool(found.maps.isfinite().all())
@@ -187,7 +187,7 @@ def test_a_reshape_that_takes_only_the_layers_own_numbers() -> None:
     turn = torch.randn(4, 4)  # float32, as the network
     model = runs(torch.tanh).float()
     images, others = pictures(2).float(), OTHERS.float()
-    cam = egcam.ExpectedGradCAM(
+    cam = egcam.SlopeCAM(
         model, "layer", reference=others, samples=8, reshape=lambda z: torch.einsum("bkhw,kc->bchw", z, turn)
     )
     assert bool(cam(images, target=1).maps.isfinite().all())
@@ -202,7 +202,7 @@ def test_bfloat16_autocast_with_wide_scores() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return self.inner(images).float()
 
-    cam = egcam.ExpectedGradCAM(Wide().eval(), "inner.layer", reference=OTHERS.float(), samples=8)
+    cam = egcam.SlopeCAM(Wide().eval(), "inner.layer", reference=OTHERS.float(), samples=8)
     with torch.autocast("cpu", torch.bfloat16):
         assert cam(pictures(2).float(), target=1).options["slopes"] == "steps"
 
@@ -235,7 +235,7 @@ def test_attention_with_a_mask_keeps_the_cheap_tail() -> None:
                 z + self.attention(tokens, tokens, tokens, attn_mask=hidden)[0].transpose(1, 2).reshape(z.shape).tanh()
             )
 
-    cam = egcam.ExpectedGradCAM(runs(Masked()), "layer", reference=OTHERS, samples=8)
+    cam = egcam.SlopeCAM(runs(Masked()), "layer", reference=OTHERS, samples=8)
     cam(pictures(1), target=1)
     assert cam(pictures(1), target=1).passes == 1
 
@@ -285,7 +285,7 @@ def test_what_has_no_meaning_for_steps_is_refused(options: dict[str, str]) -> No
 
 
 def test_another_difference_takes_the_latent_path() -> None:
-    found = egcam.ExpectedGradCAM(bent(), "first", reference=OTHERS, samples=4, difference="none")(
+    found = egcam.SlopeCAM(bent(), "first", reference=OTHERS, samples=4, difference="none")(
         pictures(1), target=1
     )
     assert found.options["gradient"]["path"] == "latent"
@@ -300,6 +300,6 @@ def test_networks_in_use_have_slopes(name: str) -> None:
 
     torch.manual_seed(0)
     model = models.get_model(name, weights=None).eval()
-    cam = egcam.ExpectedGradCAM(model, reference=torch.randn(2, 3, 64, 64), samples=4, signed=True)
+    cam = egcam.SlopeCAM(model, reference=torch.randn(2, 3, 64, 64), samples=4, signed=True)
     found = cam(torch.randn(1, 3, 64, 64))
     assert found.options["slopes"] == "steps"

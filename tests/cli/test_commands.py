@@ -87,19 +87,19 @@ def test_explain_writes_pictures_and_numbers_and_prints_a_table() -> None:
     result = run("explain", "one.png", "two.jpg", "--samples", "4")
     assert result.exit_code == 0, result.output
     for name in ("one", "two"):
-        folder = Path(f"egcam-out/{name}-expected-grad-cam")
+        folder = Path(f"egcam-out/{name}-slope-cam")
         assert Image.open(folder / "overlay.png").size == (48, 48)
         assert Image.open(folder / "heatmap.png").size == (32, 32)
         explanation = Explanation.load(folder)
-        assert explanation.method == "expected-grad-cam"
+        assert explanation.method == "slope-cam"
         assert explanation.maps.shape == (1, 16, 16)
         names = {file.name for file in folder.iterdir()}
         assert names == {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json", "result.json"}
     header, first, *_ = result.stdout.splitlines()
     assert header.split() == ["file", "class", "probability", "hottest", "tenth", "seconds"]
     assert "one.png" in first
-    assert Explanation.load("egcam-out/one-expected-grad-cam").worth() in first
-    assert "2 images explained by expected-grad-cam at " in result.stdout
+    assert Explanation.load("egcam-out/one-slope-cam").worth() in first
+    assert "2 images explained by slope-cam at " in result.stdout
     assert "%" in first
     assert result.stderr == ""
 
@@ -393,8 +393,8 @@ def test_compared_methods_are_shown_equally_sharp() -> None:
 @pytest.mark.usefixtures("place")
 def test_a_tolerance_ends_sampling_and_a_layer_can_be_read_otherwise() -> None:
     for name, more in {"all": (), "few": ("--tolerance", "1000")}.items():
-        run("explain", "one.png", "--method", "expected-grad-cam-paper", "--samples", "64", "--out", name, *more)
-    found = [Explanation.load(f"{name}/one-expected-grad-cam-paper") for name in ("all", "few")]
+        run("explain", "one.png", "--method", "expected-grad-cam", "--samples", "64", "--out", name, *more)
+    found = [Explanation.load(f"{name}/one-expected-grad-cam") for name in ("all", "few")]
     assert found[1].passes + found[1].tails < found[0].passes + found[0].tails
     run("explain", "one.png", "--method", "layer-cam", "--out", "plain")
     run("explain", "one.png", "--method", "layer-cam", "--reshape", "channels-first", "--out", "same")
@@ -419,7 +419,7 @@ def test_compare_makes_one_grid_and_says_what_it_left_out() -> None:
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     done = {one["method"] for one in document["methods"]}
-    assert {"grad-cam", "expected-grad-cam", "score-cam", "integrated-gradients"} <= done
+    assert {"grad-cam", "slope-cam", "score-cam", "integrated-gradients"} <= done
     assert "cam" in document["skipped"]
     assert "egcam: note: cam is left out:" in result.stderr
     with Image.open(document["picture"]) as grid:
@@ -453,7 +453,7 @@ def test_methods_lists_every_registered_name() -> None:
     rows = json.loads(run("methods", "--json", model=None).stdout)["methods"]
     assert [row["name"] for row in rows] == methods(controls=True)
     assert all(row["summary"] for row in rows)
-    assert "samples" in next(row for row in rows if row["name"] == "expected-grad-cam")["options"]
+    assert "samples" in next(row for row in rows if row["name"] == "slope-cam")["options"]
 
 
 def test_models_lists_and_filters() -> None:
@@ -602,7 +602,7 @@ def test_a_long_file_name_leaves_the_class_readable(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     explanation = SimpleNamespace(worth=lambda: "+5.2 of +9.7", layer="layer3")
-    result = SimpleNamespace(explanation=explanation, seconds=1.2, method="expected-grad-cam")
+    result = SimpleNamespace(explanation=explanation, seconds=1.2, method="slope-cam")
     file = Path("a folder with a long name", "another folder inside it", "basset_hound_35.jpg")
     target = SimpleNamespace(name="basset hound", probability=0.639)
     print_table([SimpleNamespace(file=file, target=target, result=result)], Path("out"))

@@ -23,7 +23,7 @@ def test_layers_are_those_between_the_blocks() -> None:
         (layer.name, layer.size, layer.channels) for layer in wanted
     ]
     assert found["found"] == "features.12"
-    assert found["expected-grad-cam"] == "features.11"
+    assert found["slope-cam"] == "features.11"
     assert found["layers"][-1]["tail"] == pytest.approx(wanted[-1].tail)
 
 
@@ -32,7 +32,7 @@ def test_the_table_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     answer = CliRunner().invoke(app, ["layers", "squeezenet1_1"])
     assert answer.exit_code == 0, answer.output
     lines = answer.stdout.splitlines()
-    assert any("features.11  (expected-grad-cam)" in line and "13 x 13" in line for line in lines)
+    assert any("features.11  (slope-cam)" in line and "13 x 13" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 

@@ -44,7 +44,7 @@ def test_names_come_when_they_are_asked_for() -> None:
     script = """
 import sys, egcam
 assert "torch" not in sys.modules
-assert {"ExpectedGradCAM", "explain", "zoo", "metrics"} <= set(dir(egcam))
+assert {"SlopeCAM", "explain", "zoo", "metrics"} <= set(dir(egcam))
 from egcam import GradCAM, references
 assert "torch" in sys.modules
 assert egcam.GradCAM is GradCAM and egcam.GradCAM.__module__ == "egcam.attribution.cam"

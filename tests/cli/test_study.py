@@ -292,7 +292,7 @@ def test_names_are_whole_at_80_columns(done):
 
     from egcam.studies.progress import Progress, Status
 
-    model, method = "efficientnet-lite0-at-block-10", "expected-grad-cam-paper"
+    model, method = "efficientnet-lite0-at-block-10", "expected-grad-cam"
     found = Status("s", 1, 2, (Progress(model, method, 1, 200_000, 3, 9.0, 86_400.0),), (), (), ((model, 1, 200_000),))
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(found.render())

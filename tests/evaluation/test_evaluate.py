@@ -57,7 +57,7 @@ def test_registered_methods_and_explainers(scene):
     table = evaluate(
         scene.model,
         scene.images,
-        {"by name": "grad-cam", "by object": cam, "expected": "expected-grad-cam"},
+        {"by name": "grad-cam", "by object": cam, "expected": "slope-cam"},
         names,
         layer="4",
         reference=scene.images.flip(0),

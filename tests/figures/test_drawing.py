@@ -127,7 +127,7 @@ def test_pictures_that_are_none_are_refused() -> None:
 
 
 def test_the_grid_shows_image_raw_map_and_overlay_of_each_method() -> None:
-    names = ["grad-cam", "hires-cam", "expected-grad-cam"]
+    names = ["grad-cam", "hires-cam", "slope-cam"]
     maps = {name: explained(name, count=2) for name in names}
     photographs = [RED, Image.new("RGB", (16, 16), (0, 0, 255))]
     figure = figures.method_grid(maps, photographs)
@@ -174,7 +174,7 @@ def test_mask_scores_are_those_of_the_metric_and_stand_beneath() -> None:
     mask = heat > 0.5
     expected = float(heat[mask].sum() / heat.sum())
     assert figures.mask_scores(mask, {"grad-cam": heat})["grad-cam"] == pytest.approx(expected)
-    figure = figures.mask_comparison(RED, mask, {"grad-cam": heat, "expected-grad-cam": heat**2})
+    figure = figures.mask_comparison(RED, mask, {"grad-cam": heat, "slope-cam": heat**2})
     assert f"RMA {expected:.3f}" in texts(figure)
     assert np.array_equal(drawn(figure.axes[1])[0][..., 0], mask.numpy())
     with pytest.raises(InputError, match="in one size"):
@@ -212,14 +212,14 @@ def test_curves_are_the_mean_with_its_interval_and_the_area() -> None:
     assert found.high[1] == pytest.approx(0.8)
     assert found.area == pytest.approx(float(curve.area().mean()))
     better = Curve(places, heights.clamp(max=0.4))
-    figure = figures.perturbation_curves({"deletion": {"grad-cam": curve, "expected-grad-cam": better}})
+    figure = figures.perturbation_curves({"deletion": {"grad-cam": curve, "slope-cam": better}})
     (axes,) = figure.axes
     first, second = axes.get_lines()
     assert np.allclose(first.get_ydata(), heights.clamp(max=0.4).mean(0), atol=1e-6)
     assert first.get_color() == style.EMPHASIS
     assert np.allclose(second.get_ydata(), [0.1, 0.5, 0.9], atol=1e-6)
     listed = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert listed[0].startswith("Expected Grad-CAM  ")
+    assert listed[0].startswith("SlopeCAM  ")
     assert listed[1] == f"Grad-CAM  {float(curve.area().mean()):.3f}"
     bands = [collection for collection in axes.collections if len(collection.get_paths())]
     assert len(bands) == 2
@@ -247,8 +247,8 @@ def table(values: dict[str, dict[str, list[float]]]) -> Table:
 def test_bars_are_means_whiskers_are_intervals_and_the_best_has_a_star() -> None:
     scores = table(
         {
-            "insertion": {"grad-cam": [0.2, 0.4, 0.3], "expected-grad-cam": [0.5, 0.6, 0.7]},
-            "deletion": {"grad-cam": [0.2, 0.1, 0.3], "expected-grad-cam": [0.4, 0.3, 0.2]},
+            "insertion": {"grad-cam": [0.2, 0.4, 0.3], "slope-cam": [0.5, 0.6, 0.7]},
+            "deletion": {"grad-cam": [0.2, 0.1, 0.3], "slope-cam": [0.4, 0.3, 0.2]},
         }
     )
     summary = scores.summary(resamples=200)
@@ -351,7 +351,7 @@ def test_convergence_is_the_distance_from_the_long_run_in_the_norm_of_its_map() 
     found = figures.sampling_convergence(net, pixels, (2, 8), long=64, runs=2, seed=5, **options)
 
     def run(samples: int, seed: int) -> egcam.Explanation:
-        return egcam.explain(net, pixels, "expected-grad-cam", samples=samples, seed=seed, **options)
+        return egcam.explain(net, pixels, "slope-cam", samples=samples, seed=seed, **options)
 
     far = run(64, 5).maps.double()
     for number, seed in enumerate((6, 7)):

@@ -43,7 +43,7 @@ def lines(names: tuple[str, ...]) -> list[dict[str, object]]:
     ]
 
 
-NAMES = ("grad-cam", HOSTILE, "integrated-grad-cam", "expected-grad-cam")
+NAMES = ("grad-cam", HOSTILE, "integrated-grad-cam", "slope-cam")
 CURVE = Curve(torch.linspace(0, 1, 9).expand(3, -1), torch.rand(3, 9, generator=torch.Generator().manual_seed(0)))
 DATA = figures.Convergence(
     (1, 2, 4, 8),
@@ -53,7 +53,7 @@ DATA = figures.Convergence(
     HEAT,
     64,
     0.05,
-    "expected-grad-cam",
+    "slope-cam",
     "cat",
     (1, 2),
 )
@@ -197,9 +197,9 @@ def test_twelve_methods_look_different_and_ours_is_emphasised() -> None:
 
     looks = style.lines(egcam.methods())
     assert len({(look.color, look.style) for look in looks.values()}) == len(looks) >= 12
-    assert [method for method, look in looks.items() if look.color == style.EMPHASIS] == ["expected-grad-cam"]
-    assert looks["expected-grad-cam"].width > max(
-        look.width for method, look in looks.items() if method != "expected-grad-cam"
+    assert [method for method, look in looks.items() if look.color == style.EMPHASIS] == ["slope-cam"]
+    assert looks["slope-cam"].width > max(
+        look.width for method, look in looks.items() if method != "slope-cam"
     )
     unknown = style.lines([f"new {number}" for number in range(20)])
     assert len(set(unknown.values())) == 20
@@ -216,7 +216,7 @@ def test_the_diverging_colours_fall_evenly_in_lightness() -> None:
 
 
 def test_texts_fit_the_width_they_are_given() -> None:
-    for text in ("Expected Grad-CAM (paper)", "x" * 80, HOSTILE):
+    for text in ("Expected Grad-CAM", "x" * 80, HOSTILE):
         made = text_layout.fitted(text, 0.7, 7, lines=2)
         assert made.count("\n") <= 1
         assert text_layout.width_of(made, 7) <= 0.7

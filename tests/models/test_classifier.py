@@ -87,9 +87,9 @@ def test_a_class_that_is_not_there_is_refused() -> None:
 
 def test_none_is_the_methods_own_with_photographs_as_the_network_sees_them() -> None:
     small = classifier()
-    found = small.explain(photograph(), "expected-grad-cam", 0, samples=None, layer=None, reference=None, signed=True)
+    found = small.explain(photograph(), "slope-cam", 0, samples=None, layer=None, reference=None, signed=True)
     photographs = egcam.references.photographs(SEEN.mean, SEEN.std)
-    by_hand = egcam.ExpectedGradCAM(small.model, reference=photographs, signed=True)(prepared(), 0)
+    by_hand = egcam.SlopeCAM(small.model, reference=photographs, signed=True)(prepared(), 0)
     assert torch.equal(found.maps, by_hand.maps[0])
 
 

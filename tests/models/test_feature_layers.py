@@ -38,7 +38,7 @@ def test_before_a_linear_head_it_is_the_last_layer_of_the_second_coarsest_resolu
 
 
 def usual_layers(model: nn.Module, images: torch.Tensor) -> tuple[str, str]:
-    """That of Expected Grad-CAM, and that of other methods."""
+    """That of SlopeCAM, and that of other methods."""
     trace = dry_run(model, images)
     return inner_layer(model, trace), last_spatial_layer(trace)
 
@@ -86,7 +86,7 @@ def test_of_a_transformer_with_one_resolution_it_is_the_first_block() -> None:
     nn.init.normal_(model.heads.head.weight)
     first, last = "encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_2.ln_1"
     assert usual_layers(model, images) == (first, last)
-    assert egcam.ExpectedGradCAM(model, reference="black", samples=4)(images).layer == first
+    assert egcam.SlopeCAM(model, reference="black", samples=4)(images).layer == first
     timm = pytest.importorskip("timm")
     plain = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=3, num_classes=5)
     assert usual_layers(plain.eval(), images) == ("blocks.0", "blocks.2.norm1")
@@ -151,7 +151,7 @@ def test_it_is_found_by_a_real_pass_where_a_dry_one_does_not_work() -> None:
     torch.manual_seed(0)
     model, images = DependsOnData(), torch.rand(2, 1, 8, 8)
     assert usual_layers(model, images) == ("first.1", "second")
-    found = egcam.ExpectedGradCAM(model, reference="black", signed=True)(images, target=1)
+    found = egcam.SlopeCAM(model, reference="black", signed=True)(images, target=1)
     assert found.layer == "first.1"
     assert found.maps.shape == (2, 4, 4)
     assert egcam.GradCAM(model, signed=True)(images, target=1).layer == "second"
@@ -194,7 +194,7 @@ def test_layers_can_be_asked_for_by_a_word() -> None:
     model, images = torchvision.models.resnet18().eval(), torch.rand(1, 3, 64, 64)
     words = ("last", "inner", None)
     assert [egcam.GradCAM(model, word, signed=True)(images).layer for word in words] == ["layer4", "layer3", "layer4"]
-    cams = [egcam.ExpectedGradCAM(model, word, samples=2, signed=True) for word in words]
+    cams = [egcam.SlopeCAM(model, word, samples=2, signed=True) for word in words]
     assert [cam(images).layer for cam in cams] == ["layer4", "layer3", "layer3"]
 
 

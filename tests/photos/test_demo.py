@@ -105,7 +105,7 @@ def test_only_what_is_too_slow_is_shown_once() -> None:
     assert too_slow(seconds, 4, 100) == ["b"]
     assert too_slow(seconds, 4, 60) == ["b", "c"]
     assert too_slow(seconds, 4, 41) == ["b", "c"]
-    assert too_slow({"expected-grad-cam": 90.0, "a": 1.0, "quick": 0.1}, 4, 10) == ["a"]
+    assert too_slow({"slope-cam": 90.0, "a": 1.0, "quick": 0.1}, 4, 10) == ["a"]
     assert too_slow(seconds, 1, 50) == []
 
 
@@ -126,8 +126,8 @@ def test_demo_runs_every_quick_method_on_a_photograph(tmp_path: Path, monkeypatc
     }
     assert comparison.skipped == {}
     layers = {result.method: result.explanation.layer for result in comparison.results}
-    assert layers["expected-grad-cam"] == "_blocks.10"
-    assert layers["grad-cam"] == layers["expected-grad-cam-paper"] == "_blocks.10", "where methods differ"
+    assert layers["slope-cam"] == "_blocks.10"
+    assert layers["grad-cam"] == layers["expected-grad-cam"] == "_blocks.10", "where methods differ"
     assert layers["cam"] == "_swish:2"
     assert layers["smooth-grad"] == "input"
     assert comparison.target.name == "missile"

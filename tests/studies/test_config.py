@@ -20,7 +20,7 @@ def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
         methods = ["grad-cam", "mine"]
         metrics = ["Pixel_Flipping", "infidelity"]
         [method.mine]
-        method = "expected-grad-cam"
+        method = "slope-cam"
         samples = 7
         [metric.infidelity]
         patch = 32
@@ -48,7 +48,7 @@ def test_a_file_is_read_as_it_is_written(tmp_path, monkeypatch):
     )
     assert study.methods == (
         MethodSpec("grad-cam", "grad-cam"),
-        MethodSpec("mine", "expected-grad-cam", {"samples": 7}),
+        MethodSpec("mine", "slope-cam", {"samples": 7}),
     )
     assert study.metrics == (MetricSpec("pixel-flipping"), MetricSpec("infidelity", {"patch": 32}))
     assert study.models == (
@@ -96,10 +96,10 @@ def test_identity_is_free_of_places_and_of_what_is_shown(tmp_path):
         (('"sparseness"', '"sparsness"'), "metrics: no metric is called 'sparsness'; did you mean 'sparseness'"),
         (('"sparseness"', '"insertion"'), "metrics names 'insertion' twice"),
         (("[method.expected]", "[method.expcted]"), "method.expcted is not an entry of methods; did you mean"),
-        (("samples = 4", "sample = 4"), "method.expected.sample is not an option of expected-grad-cam; did you mean"),
+        (("samples = 4", "sample = 4"), "method.expected.sample is not an option of slope-cam; did you mean"),
         (
             ("samples = 4", "sharpness = 2"),
-            "method.expected.sharpness is no option of expected-grad-cam; sharpness is an ",
+            "method.expected.sharpness is no option of slope-cam; sharpness is an ",
         ),
         (("samples = 4", "sharpness = 2"), "explanation.overlay(sharpness=2) or --sharpness 2"),
         (("samples = 2", "sampels = 2"), "metric.max-sensitivity.sampels is not an option of max-sensitivity"),
@@ -110,7 +110,7 @@ def test_identity_is_free_of_places_and_of_what_is_shown(tmp_path):
         (('"data"', '"blured"'), "reference.source is 'blured', which is neither a folder nor a known"),
         (('label = "b"', 'label = "a"'), "two models are called 'a': give each a label of its own"),
         (('label = "b"', 'lable = "b"'), "models (2.) lable is not a known key; did you mean 'label'"),
-        (('method = "expected-grad-cam"', 'method = "expected"'), "method.expected.method: there is no method"),
+        (('method = "slope-cam"', 'method = "expected"'), "method.expected.method: there is no method"),
         (("[reference]", "[refrence]"), "refrence is not a known key; did you mean 'reference'"),
         (("[reference]", "[reference"), "is not valid TOML"),
         (('title = "A study for tests"', 'target = "labels"'), "target is 'labels'; did you mean 'label'"),

@@ -76,7 +76,7 @@ def test_a_preset_is_the_papers_table(name):
     assert [(model.name, model.layer, model.weights) for model in study.models] == [
         (model, LAYERS[model], None) for model in models
     ]
-    assert [method.name for method in study.methods] == ["expected-grad-cam", "expected-grad-cam-paper", *NINE]
+    assert [method.name for method in study.methods] == ["slope-cam", "expected-grad-cam", *NINE]
     assert all(method.method == method.name for method in study.methods)
     assert [method.options for method in study.methods if method.options] == [{"reference": "usual"}]
     assert [metric.name for metric in study.metrics] == metrics
@@ -112,13 +112,13 @@ def test_every_guess_is_marked_in_the_file(name):
 
 def test_the_numbers_of_samples_the_files_name_are_those_of_the_methods():
     text = preset("paper-runtime")
-    assert "32 for both\n# forms of Expected Grad-CAM, 25 noisy copies for Smooth Grad-CAM++, 50 path points" in text
-    assert "`expected-grad-cam-paper` takes 65 passes, more than Smooth (26) and Integrated Grad-CAM (52)" in text
-    named = ("expected-grad-cam-paper", "smooth-grad-cam++", "integrated-grad-cam")
+    assert "32 for both\n# forms of SlopeCAM, 25 noisy copies for Smooth Grad-CAM++, 50 path points" in text
+    assert "`expected-grad-cam` takes 65 passes, more than Smooth (26) and Integrated Grad-CAM (52)" in text
+    named = ("expected-grad-cam", "smooth-grad-cam++", "integrated-grad-cam")
     passes = [explanation_passes(MethodSpec(name, name), 512, source="data") for name in named]
     assert passes == [65, 26, 52]
     # 0.115 s over 0.006 s.
-    nine = MethodSpec("nine", "expected-grad-cam-paper", {"samples": 9})
+    nine = MethodSpec("nine", "expected-grad-cam", {"samples": 9})
     assert explanation_passes(nine, 512, source="data") == round(0.115 / 0.006) == 19
 
 
@@ -126,11 +126,11 @@ def test_the_numbers_of_samples_the_files_name_are_those_of_the_methods():
 def test_the_default_is_measured_as_people_get_it(name):
     """Its own references, whatever the other forms compare with."""
     study = read_study(preset(name))
-    usual = registry.create("expected-grad-cam", nn.Identity()).gradient.reference.description
+    usual = registry.create("slope-cam", nn.Identity()).gradient.reference.description
     of_method = {one.method: one.options.get("reference", study.reference.source) for one in study.methods}
-    assert by_name(of_method["expected-grad-cam"]).description == usual
-    if "expected-grad-cam-paper" in of_method:
-        assert of_method["expected-grad-cam-paper"] == "data"
+    assert by_name(of_method["slope-cam"]).description == usual
+    if "expected-grad-cam" in of_method:
+        assert of_method["expected-grad-cam"] == "data"
 
 
 def test_the_head_says_what_it_costs():

@@ -25,8 +25,8 @@ def timed(source, seconds):
 
 def partial():
     without = [Unit("net", "grad-cam", image) for image in (2, 3)] + [Unit("net", "layer-cam", 3)]
-    source = made(study(), 4, value, without, {Unit("net", "expected-grad-cam", 1): "out of [memory]"})
-    return timed(source, lambda unit: {"grad-cam": 2.0, "layer-cam": 3.0, "expected-grad-cam": 10.0}[unit.method])
+    source = made(study(), 4, value, without, {Unit("net", "slope-cam", 1): "out of [memory]"})
+    return timed(source, lambda unit: {"grad-cam": 2.0, "layer-cam": 3.0, "slope-cam": 10.0}[unit.method])
 
 
 def test_counts_and_time_left():
@@ -51,7 +51,7 @@ def test_a_method_not_begun_is_judged_by_its_model_then_by_itself():
     timed(source, lambda unit: 1.0 + METHODS.index(unit.method))
     found = {(one.model, one.method): one.left for one in status(source).progress}
     assert found["b", "grad-cam"] == 2 * 1
-    assert found["b", "expected-grad-cam"] == 2 * 3
+    assert found["b", "slope-cam"] == 2 * 3
     source.done = [one for one in source.done if one.unit.method == "grad-cam" or one.unit.image]
     source.done = [one for one in source.done if one.unit.method != "layer-cam"]
     found = {(one.model, one.method): one.left for one in status(source).progress}

@@ -82,7 +82,7 @@ def full(tmp_path_factory):
         data=DataSpec("folder", "/home/someone/secret/photos", size=8),
     )
     models = (ModelSpec("resnet18", HOSTILE, weights="/home/someone/secret/w.pt"), ModelSpec("vgg16", "vgg"))
-    methods = (*of.methods, MethodSpec(HOSTILE, "expected-grad-cam", {"samples": 4}))
+    methods = (*of.methods, MethodSpec(HOSTILE, "slope-cam", {"samples": 4}))
     of = type(of)(**{**vars(of), "models": models, "methods": methods, "examples": 2})
 
     def scores(model, method, metric, image):
@@ -237,7 +237,7 @@ def test_sharpness_changes_the_example_maps_and_no_number(tmp_path):
 
 def test_every_metric_and_twelve_methods_fit(tmp_path):
     known = ["grad-cam", "grad-cam++", "hires-cam", "xgrad-cam", "layer-cam", "score-cam", "ablation-cam", "cam",
-             "smooth-grad-cam++", "integrated-grad-cam", "expected-grad-cam", "expected-grad-cam-paper"]  # fmt: skip
+             "smooth-grad-cam++", "integrated-grad-cam", "slope-cam", "expected-grad-cam"]  # fmt: skip
     metrics = [name for name, one in names().items() if not one.whole_set]
     source = made(study(known, metrics), 3, lambda model, method, metric, image: len(method) + len(metric) * image)
     write_report(source, tmp_path)
@@ -333,7 +333,7 @@ def test_the_facts_are_there(tmp_path):
     source = with_pictures(made(study(protocol="paper", seed=7, reference=ReferenceSpec("data")), 3, value), 3)
     write_report(source, tmp_path)
     for text in ((tmp_path / "report.md").read_text(), read_page(tmp_path).text):
-        for fact in ("2026-01-02T03:04:05+00:00", "six squares", "published weights", "Expected Grad-CAM", "Insertion",
+        for fact in ("2026-01-02T03:04:05+00:00", "six squares", "published weights", "SlopeCAM", "Insertion",
                      "the predicted class", "the paper's conventions", "64 other images of the same data",
                      "7 for methods and metrics", "9 of 9 done, 0 failed", "torch 2.0"):  # fmt: skip
             assert fact in text
@@ -344,21 +344,21 @@ def test_the_reading_follows_from_the_numbers(tmp_path):
     write_report(made(study(), 8, value), tmp_path)
     text = (tmp_path / "report.md").read_text()
     # Highest by 0.1 and more everywhere, so first where higher is better and last on deletion.
-    first = "- Expected Grad-CAM has the best mean on 2 of 3 metrics; clear of every other method on "
+    first = "- SlopeCAM has the best mean on 2 of 3 metrics; clear of every other method on "
     assert f"{first}Insertion and Sparseness.\n" in text
     behind = (
         r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] from the best mean, that of Grad-CAM; "
     )
     assert f"{behind}LayerCAM is also ahead of it.\n" in text
     assert "With 8 images the intervals are too narrow" in text
-    assert r"Insertion (higher is better): Expected Grad-CAM is ahead of Grad-CAM: +0.2000 \[0.2000, 0.2000\]" in text
+    assert r"Insertion (higher is better): SlopeCAM is ahead of Grad-CAM: +0.2000 \[0.2000, 0.2000\]" in text
 
 
 @words_only
-def test_a_study_without_expected_grad_cam(tmp_path):
+def test_a_study_without_slope_cam(tmp_path):
     write_report(made(study(["grad-cam", "layer-cam"]), 3, value), tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert "The study has no Expected Grad-CAM." in text
+    assert "The study has no SlopeCAM." in text
     assert "### LayerCAM against Grad-CAM" in text
 
 
@@ -369,7 +369,7 @@ def test_a_study_without_expected_grad_cam(tmp_path):
     ("methods", "images", "scores"),
     [
         (METHODS, 1, value),
-        (["expected-grad-cam"], 3, value),
+        (["slope-cam"], 3, value),
         (["grad-cam"], 1, value),
         (METHODS, 3, lambda model, method, metric, image: nan if method == "layer-cam" else 0.5),
         (METHODS, 3, lambda model, method, metric, image: "no map at all"),

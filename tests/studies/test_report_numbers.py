@@ -380,8 +380,8 @@ def test_csv_files_hold_the_numbers_to_the_last_digit(tmp_path, no_figures):
         assert row["baseline"] == "grad-cam"
     verdicts = {(row["metric"], row["method"]): row["verdict"] for row in summary}
     # Higher by 0.2 everywhere: better for insertion, worse for deletion.
-    assert verdicts["insertion", "expected-grad-cam"] == "ahead"
-    assert verdicts["deletion", "expected-grad-cam"] == "behind"
+    assert verdicts["insertion", "slope-cam"] == "ahead"
+    assert verdicts["deletion", "slope-cam"] == "behind"
     assert verdicts["deletion", "grad-cam"] == "baseline"
 
 
@@ -389,7 +389,7 @@ def test_another_baseline(tmp_path, no_figures):
     source = made(study(), 5, value)
     write_report(source, tmp_path, baseline="layer-cam")
     assert {row["baseline"] for row in rows_of(tmp_path / "summary.csv")} == {"layer-cam"}
-    assert "Expected Grad-CAM against LayerCAM" in (tmp_path / "report.md").read_text()
+    assert "SlopeCAM against LayerCAM" in (tmp_path / "report.md").read_text()
     with pytest.raises(MethodError, match="did you mean 'layer-cam'"):
         write_report(source, tmp_path, baseline="layercam")
 

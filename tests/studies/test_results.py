@@ -30,8 +30,8 @@ def test_tables_hold_the_scores_in_the_order_of_images():
     table = results.table("net")
     assert table.values("layer-cam", "deletion").tolist() == [110, 111, 112, 113]
     summary = table.summary("grad-cam", resamples=10).set_index(["metric", "method"])
-    assert summary.loc[("sparseness", "expected-grad-cam"), "mean"] == 221.5
-    assert summary.loc[("sparseness", "expected-grad-cam"), "difference"] == 200
+    assert summary.loc[("sparseness", "slope-cam"), "mean"] == 221.5
+    assert summary.loc[("sparseness", "slope-cam"), "difference"] == 200
     assert results.complete
     assert not results.failures
 

@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_evaluate(folder, whole):
         table = egcam.evaluate(
             classifier.model,
             images,
-            {"grad-cam": "grad-cam", "expected": "expected-grad-cam", "layer-cam": "layer-cam"},
+            {"grad-cam": "grad-cam", "expected": "slope-cam", "layer-cam": "layer-cam"},
             [one.name for one in study.metrics],
             reference=reference,
             layer=spec.layer,
@@ -303,8 +303,8 @@ def test_without_a_layer_each_method_finds_its_own_and_the_record_names_them(tmp
 def test_a_method_may_have_a_reference_of_its_own(tmp_path):
     text = STUDY.replace('["grad-cam", "expected", "layer-cam"]', '["expected", "black", "data"]').replace(
         "[method.expected]",
-        '[method.black]\nmethod = "expected-grad-cam"\nsamples = 4\nreference = "black"\n'
-        '[method.data]\nmethod = "expected-grad-cam"\nsamples = 4\nreference = "data"\n[method.expected]',
+        '[method.black]\nmethod = "slope-cam"\nsamples = 4\nreference = "black"\n'
+        '[method.data]\nmethod = "slope-cam"\nsamples = 4\nreference = "data"\n[method.expected]',
     )
     study = load_study(write_study(tmp_path, text=text))
     bench = open_worker(study.model_dump())
@@ -313,7 +313,7 @@ def test_a_method_may_have_a_reference_of_its_own(tmp_path):
     classifier = bench.network("a").classifier
     image = classifier.preprocess(bench.data[1].image)[None]
     black = egcam.attribution.references.black(classifier.preprocessing.mean, classifier.preprocessing.std)
-    cam = egcam.ExpectedGradCAM(classifier.model, "4", reference=black, samples=4)
+    cam = egcam.SlopeCAM(classifier.model, "4", reference=black, samples=4)
     found = cam(image)
     np.testing.assert_array_equal(coarse["black"], found.maps[0].numpy())
     kept = torch.from_numpy(coarse["black"])[None]

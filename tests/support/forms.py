@@ -1,4 +1,4 @@
-"""Expected Grad-CAM along a path of images: the form most tests of sampling are about, since its points are images."""
+"""SlopeCAM along a path of images: the form most tests of sampling are about, since its points are images."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 
 API = "gradio_api"
-EXPLAIN = ("expected-grad-cam", None, 4, "usual")
+EXPLAIN = ("slope-cam", None, 4, "usual")
 
 
 class Visitor:

@@ -18,7 +18,7 @@ from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Stu
 from egcam.studies.store import Store
 
 _numbers = count()
-METHODS = ("grad-cam", "layer-cam", "expected-grad-cam")
+METHODS = ("grad-cam", "layer-cam", "slope-cam")
 METRICS = ("insertion", "deletion", "sparseness")
 
 

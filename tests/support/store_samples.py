@@ -11,7 +11,7 @@ from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
 from egcam.studies.records import Outcome, Unit
 
 MODELS = ("vgg16", "alexnet")
-METHODS = ("grad-cam", "cam", "expected-grad-cam")
+METHODS = ("grad-cam", "cam", "slope-cam")
 METRICS = ("insertion", "deletion", "sparseness")
 IMAGES = 4
 UNITS = tuple(Unit(model, method, image) for model in MODELS for image in range(IMAGES) for method in METHODS)

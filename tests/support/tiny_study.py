@@ -26,7 +26,7 @@ methods = ["grad-cam", "expected", "layer-cam"]
 metrics = ["insertion", "deletion", "sparseness", "sufficiency", "max-sensitivity"]
 
 [method.expected]
-method = "expected-grad-cam"
+method = "slope-cam"
 samples = 4
 
 [metric.max-sensitivity]

@@ -89,7 +89,7 @@ def test_of_a_large_photograph_only_a_small_picture_is_kept(shared: SharedModel)
     assert_close(photo.images[0], shared.classifier.preprocess(image))
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "integrated-grad-cam", "score-cam", "smooth-grad"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "integrated-grad-cam", "score-cam", "smooth-grad"])
 @pytest.mark.parametrize("target", [0, 2])
 def test_the_map_is_that_of_explain(shared: SharedModel, method: str, target: int) -> None:
     photo = open_photo(shared, picture(2), "two")
@@ -113,19 +113,19 @@ def test_unless_one_is_chosen_each_method_has_its_own_layer() -> None:
     photo = open_photo(shared, picture(2), "two")
     layers = {
         method: explain(shared, photo, _choices(layer="usual"), method, _silent).explanation.layer
-        for method in ("grad-cam", "expected-grad-cam")
+        for method in ("grad-cam", "slope-cam")
     }
-    assert layers == {"grad-cam": "4", "expected-grad-cam": "1"}
+    assert layers == {"grad-cam": "4", "slope-cam": "1"}
     assert saturate(shared, photo, _choices(layer="usual"), _silent).layer == "4"
 
 
 def test_class_reference_and_samples_matter(shared: SharedModel) -> None:
     photo = open_photo(shared, picture(3), "three")
     base = _choices(layer="1")
-    usual = explain(shared, photo, base, "expected-grad-cam", _silent).explanation.maps
+    usual = explain(shared, photo, base, "slope-cam", _silent).explanation.maps
     for change in ({"target": 1}, {"layer": "2"}, {"reference": "white"}, {"samples": 3}):
         other = replace(base, **change)
-        changed = explain(shared, photo, other, "expected-grad-cam", _silent).explanation.maps
+        changed = explain(shared, photo, other, "slope-cam", _silent).explanation.maps
         assert changed.shape != usual.shape or not torch.allclose(changed, usual)
 
 
@@ -135,7 +135,7 @@ def test_visitors_at_once_get_their_own_maps(shared: SharedModel) -> None:
 
     def one(case: tuple[object, int]) -> np.ndarray:
         photo, target = case
-        return explain(shared, photo, _choices(target), "expected-grad-cam", _silent).explanation.maps.numpy()
+        return explain(shared, photo, _choices(target), "slope-cam", _silent).explanation.maps.numpy()
 
     alone = [one(case) for case in wanted]
     assert len({values.tobytes() for values in alone}) == len(wanted)

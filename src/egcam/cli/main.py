@@ -30,7 +30,7 @@ app = typer.Typer(
     name="egcam",
     cls=PlainGroup,
     help="Why did the network say that? Heat maps of what an image classifier looked at.\n\n"
-    "Expected Grad-CAM and the methods it is compared with, for any PyTorch image classifier.",
+    "SlopeCAM and the methods it is compared with, for any PyTorch image classifier.",
     epilog="Start with:  egcam demo   and then:  egcam explain photo.jpg\n\n" + EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -68,13 +68,13 @@ def _add(command: Callable[..., Any], name: str, example: str) -> None:
 
 
 _add(explain, "explain", "egcam explain cat.jpg dog.png --target tabby --reference my_photos/ --out maps")
-_add(compare, "compare", "egcam compare cat.jpg --methods grad-cam,layer-cam,expected-grad-cam")
+_add(compare, "compare", "egcam compare cat.jpg --methods grad-cam,layer-cam,slope-cam")
 _add(detect, "detect", "egcam detect street.jpg --threshold 0.7 --most 4")
 _add(segment, "segment", "egcam segment garden.jpg --class dog")
 _add(saturation, "saturation", "egcam saturation photos/ --model efficientnet-lite0 --layer _blocks.10 --out saturated")
-_add(truth, "truth", "egcam truth --quick --methods grad-cam,hires-cam,expected-grad-cam --out truth")
+_add(truth, "truth", "egcam truth --quick --methods grad-cam,hires-cam,slope-cam --out truth")
 _add(demo, "demo", "egcam demo --out demo --open")
-_add(methods, "methods", "egcam methods expected-grad-cam")
+_add(methods, "methods", "egcam methods slope-cam")
 _add(metrics, "metrics", "egcam metrics --json")
 _add(models, "models", "egcam models resnet")
 _add(layers, "layers", "egcam layers resnet50")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from egcam.models.classifier import Classifier
 
 DEFAULT_MODEL = "efficientnet-lite0"
-DEFAULT_METHOD = "expected-grad-cam"
+DEFAULT_METHOD = "slope-cam"
 OUT = Path("egcam-out")
 
 Images = Annotated[

@@ -56,7 +56,7 @@ def candidate_layers(
 def best_layer(
     model: nn.Module,
     images: Tensor,
-    method: str = "expected-grad-cam",
+    method: str = "slope-cam",
     layers: Sequence[str] | None = None,
     step: int | None = None,
     *,

@@ -1,7 +1,7 @@
 """Figures for papers, from explanations, curves and tables; computing is kept apart from drawing.
 
 from egcam import figures
-figure = figures.method_grid({"grad-cam": one, "expected-grad-cam": other})
+figure = figures.method_grid({"grad-cam": one, "slope-cam": other})
 figures.save(figure, "grid.png", "grid.svg")
 
 Every function returns a matplotlib figure that fits a column (3.3 in) or a page (6.9 in) of a paper with letters of 7

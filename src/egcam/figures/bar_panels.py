@@ -47,7 +47,7 @@ def metric_bars(
 
     Example:
         >>> figure = metric_bars([{"metric": "insertion", "method": name, "mean": mean}
-        ...                       for name, mean in (("grad-cam", 0.4), ("expected-grad-cam", 0.5))])
+        ...                       for name, mean in (("grad-cam", 0.4), ("slope-cam", 0.5))])
         >>> [float(bar.get_width()) for bar in figure.axes[0].patches]
         [0.4, 0.5]
     """

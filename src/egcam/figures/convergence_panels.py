@@ -44,7 +44,7 @@ def convergence(
 
     Example:
         >>> data = Convergence((1, 4), np.array([[0.2, 0.1]]), np.array([[np.nan, 0.1]]), np.ones((2, 3, 3)),
-        ...                    np.ones((3, 3)), 64, 0.01, "expected-grad-cam", "cat", (1,))
+        ...                    np.ones((3, 3)), 64, 0.01, "slope-cam", "cat", (1,))
         >>> len(convergence(data, shown=2).axes)
         5
     """

@@ -68,7 +68,7 @@ def mask_comparison(
 
     Example:
         >>> heat = np.linspace(0, 1, 64).reshape(8, 8)
-        >>> figure = mask_comparison(np.zeros((8, 8, 3)), heat > 0.5, {"grad-cam": heat, "expected-grad-cam": heat**4})
+        >>> figure = mask_comparison(np.zeros((8, 8, 3)), heat > 0.5, {"grad-cam": heat, "slope-cam": heat**4})
         >>> len(figure.axes)
         5
     """

@@ -58,9 +58,9 @@ def rank_plot(
         looks: how to draw them; `style.lines` by default.
 
     Example:
-        >>> figure = rank_plot([MeanRank("grad-cam", 2.0, 1.5, 2.5), MeanRank("expected-grad-cam", 1.0, 1.0, 1.5)])
+        >>> figure = rank_plot([MeanRank("grad-cam", 2.0, 1.5, 2.5), MeanRank("slope-cam", 1.0, 1.0, 1.5)])
         >>> [text.get_text() for text in figure.axes[0].texts]
-        ['Expected Grad-CAM', 'Grad-CAM', '1.00', '2.00']
+        ['SlopeCAM', 'Grad-CAM', '1.00', '2.00']
     """
     if isinstance(source, Table):
         ranks, images = mean_ranks(source, level=level)

@@ -63,7 +63,7 @@ def sampling_convergence(
     long: int = 512,
     runs: int = 4,
     target: Target = None,
-    method: str = "expected-grad-cam",
+    method: str = "slope-cam",
     seed: int = 0,
     progress: Progress | None = None,
     **options: Any,

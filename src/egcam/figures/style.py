@@ -2,7 +2,7 @@
 
 Whatever draws methods (the figures here, the reports of studies) asks `color`, `line` and `label`, so that a method has
 the same colour, line and name wherever it is met: those it was registered with. Colours are those of Okabe and Ito,
-which colour-blind readers can tell apart; methods that share one differ in line style and marker. Expected Grad-CAM has
+which colour-blind readers can tell apart; methods that share one differ in line style and marker. SlopeCAM has
 the emphasised colour, which no other method has, and a heavier line. The colours of heat maps are those of
 `egcam.drawing.palette`.
 
@@ -70,8 +70,8 @@ def label(method: str) -> str:
     """A method's name as people write it; a name that is not known stays as it is.
 
     Example:
-        >>> label("expected-grad-cam"), label("my-cam")
-        ('Expected Grad-CAM', 'my-cam')
+        >>> label("slope-cam"), label("my-cam")
+        ('SlopeCAM', 'my-cam')
     """
     return record(method).label if method in methods(controls=True) else method
 
@@ -82,7 +82,7 @@ def line(method: str) -> LineStyle:
     A method that is not known gets a look by its name; `lines` sees to it that no two methods of a figure share one.
 
     Example:
-        >>> line("expected-grad-cam").color == EMPHASIS, line("my-cam") == line("my-cam")
+        >>> line("slope-cam").color == EMPHASIS, line("my-cam") == line("my-cam")
         (True, True)
     """
     given = record(method).line if method in methods(controls=True) else None
@@ -97,7 +97,7 @@ def color(method: str) -> str:
     """A method's colour.
 
     Example:
-        >>> color("expected-grad-cam")
+        >>> color("slope-cam")
         '#D55E00'
     """
     return line(method).color

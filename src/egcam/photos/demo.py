@@ -24,7 +24,7 @@ INTRODUCTION = (
     "then green and blue; where the photograph shows through, nothing matters. All methods explain the same inner "
     "layer, where they differ; cam shows the last layer, where most of them agree, and methods at the input show "
     "single pixels. The number is insertion minus deletion, how well the map finds what the network uses; higher is "
-    "better. Frames mark Expected Grad-CAM: the default, and the paper's form."
+    "better. Frames mark SlopeCAM: the default, and the paper's form."
 )
 PATIENCE = 160.0
 
@@ -55,7 +55,7 @@ PHOTOGRAPHS = (
         "rocket",
         "a rocket on its launch pad",
         "A thin object in front of an empty sky. The last layer has 7 x 7 cells: its map (cam) spills over the sky on "
-        "both sides. The inner layer is twice as fine, and Expected Grad-CAM marks the rocket's tip and the towers.",
+        "both sides. The inner layer is twice as fine, and SlopeCAM marks the rocket's tip and the towers.",
     ),
     Photograph(
         "coffee",

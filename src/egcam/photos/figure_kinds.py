@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from egcam.evaluation.table import Table
 
-_DEFAULT = ("expected-grad-cam",)
+_DEFAULT = ("slope-cam",)
 # A figure may show many images: the usual methods that take long are left out.
 _MOST_COST = 12
 _METRICS = "insertion,deletion,average-drop,complexity,sparseness"

@@ -17,7 +17,7 @@ from egcam.saturation_check.measure import Spacing, normalised_black, saturation
 from egcam.saturation_check.patches import Patches, top_patches
 from egcam.saturation_check.result import Saturation
 
-COMPARED = ("grad-cam", "expected-grad-cam")
+COMPARED = ("grad-cam", "slope-cam")
 """The plain gradient, and the one averaged over the path."""
 
 # About how long the curves take next to the maps: 25 passes for each image against 1 and 16, and the patches.
@@ -93,7 +93,7 @@ def study_model(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> ModelStudy:
-    """Measure one network, and let Grad-CAM and Expected Grad-CAM say what it looked at.
+    """Measure one network, and let Grad-CAM and SlopeCAM say what it looked at.
 
     Args:
         classifier: the network, with its preprocessing and class names; black is black before its normalisation.
@@ -118,7 +118,7 @@ def study_model(
         >>> photographs = [Photograph("white", Image.new("RGB", (9, 9), "white"))]
         >>> done = study_model(small, photographs, steps=3, options={"reference": "black"})
         >>> done.measured.logit.shape, sorted(done.methods)
-        (torch.Size([1, 3]), ['expected-grad-cam', 'grad-cam'])
+        (torch.Size([1, 3]), ['slope-cam', 'grad-cam'])
     """
     report = progress or (lambda share: None)
     seen = classifier.preprocessing

@@ -101,9 +101,9 @@ class Verdict:
         if self.trust == "no":
             return (
                 "So the plain gradient cannot be trusted at this layer: it describes the plateau, not the way up. Use "
-                "Expected Grad-CAM, or a layer nearer the output."
+                "SlopeCAM, or a layer nearer the output."
             )
         return (
             "So take the plain gradient with care: the output still rises at the image, but the gradient there is not "
-            "the path's. Compare with Expected Grad-CAM."
+            "the path's. Compare with SlopeCAM."
         )

@@ -21,7 +21,7 @@ from egcam.web.jobs import Turn
 from egcam.web.theme import DOWNLOAD, OUTDATED, SCRIPT, stylesheet, theme
 
 TITLE = "What did the network look at?"
-_DEFAULT_METHOD = "expected-grad-cam"
+_DEFAULT_METHOD = "slope-cam"
 # A visitor waits for scores, which take many passes besides: the quick methods are ticked.
 _MOST_COST_MEASURED = 8
 # Each method's own number, as `egcam explain` takes it.

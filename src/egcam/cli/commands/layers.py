@@ -17,8 +17,8 @@ def layers(
 ) -> None:
     """List the layers between a network's blocks, with resolution, channels and what follows them.
 
-    Marks the default layer of most methods and that of Expected Grad-CAM. The last column is the share of the forward
-    pass that each sample of Expected Grad-CAM runs. You can also name layers inside blocks, but a skip connection may
+    Marks the default layer of most methods and that of SlopeCAM. The last column is the share of the forward
+    pass that each sample of SlopeCAM runs. You can also name layers inside blocks, but a skip connection may
     bypass those.
     """
     import torch
@@ -37,12 +37,12 @@ def layers(
     inner = classifier.layer or inner_layer(classifier.model, trace)
     if as_json:
         listed = [_record(layer) for layer in found]
-        print_json({"model": model, "found": usual, "expected-grad-cam": inner, "layers": listed})
+        print_json({"model": model, "found": usual, "slope-cam": inner, "layers": listed})
         return
     heads = ("layer", "map", "channels", "follows")
     rows = [
         (
-            _marked(layer.name, {"found": usual, "expected-grad-cam": inner}),
+            _marked(layer.name, {"found": usual, "slope-cam": inner}),
             f"{layer.size[0]} x {layer.size[1]}",
             str(layer.channels),
             f"{layer.tail:.1%}",

@@ -74,7 +74,7 @@ def saturation(
 
     Each image is faded in from black: pixels times a, with a from 0 to 1. At each a, this measures the cosine of the
     layer's output to that of the full image, the top label's logit and softmax score, and the length of the gradient.
-    Writes figures (PNG, SVG), CSV and summary.json, and ends with a verdict and with Grad-CAM and Expected Grad-CAM
+    Writes figures (PNG, SVG), CSV and summary.json, and ends with a verdict and with Grad-CAM and SlopeCAM
     side by side. The paper's study:
     --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --spacing uniform
     """

@@ -18,7 +18,7 @@ def method_labels(methods: Sequence[MethodSpec]) -> dict[str, str]:
     """What to call each method: as people write it, or the study's own name for it where it has one.
 
     Example:
-        >>> method_labels([MethodSpec("grad-cam", "grad-cam"), MethodSpec("mine", "expected-grad-cam")])
+        >>> method_labels([MethodSpec("grad-cam", "grad-cam"), MethodSpec("mine", "slope-cam")])
         {'grad-cam': 'Grad-CAM', 'mine': 'mine'}
     """
     found = {one.name: style.label(one.name) for one in methods}

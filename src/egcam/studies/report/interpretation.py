@@ -1,4 +1,4 @@
-"""What the numbers say of Expected Grad-CAM, made by rule: where it has the best mean, is tied, or behind whom."""
+"""What the numbers say of SlopeCAM, made by rule: where it has the best mean, is tied, or behind whom."""
 
 from __future__ import annotations
 
