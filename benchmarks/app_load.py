@@ -46,7 +46,7 @@ def image_of(number: int) -> Image.Image:
 def right_maps(classifier: Classifier, number: int, method: str, samples: int) -> dict[int, np.ndarray]:
     """The map of each class the visitor will ask for."""
     images = classifier.preprocess(image_of(number))[None]
-    options = classifier.applicable(method, {"samples": samples, "seed": 0})
+    options = classifier.options_for(method, {"samples": samples, "seed": 0})
     explainer = create(method, classifier.model, **options)
     with torch.inference_mode():
         classes = classifier.model(images)[0].topk(CLASSES_EACH).indices.tolist()

@@ -111,7 +111,7 @@ def part_cams(repeats: int) -> None:
 
 
 def part_sampled(repeats: int) -> None:
-    say("## Sampled methods, one image, 224 px, 16 samples or steps\n")
+    say("## Sampled methods, one image, 224 px, 16 samples\n")
     say("`needed` is the number of forward passes the definition needs, `made` the number made; the multiple is the")
     say("time over that of `needed` plain forward passes, run in batches of the same size.\n")
     say("| network | method | needed | made | seconds | multiple |\n|---|---|---|---|---|---|")
@@ -124,7 +124,7 @@ def part_sampled(repeats: int) -> None:
             "slope-cam": egcam.SlopeCAM(
                 model, path="linear", reference="black", samples=count, **options
             ),
-            "integrated-grad-cam": egcam.IntegratedGradCAM(model, steps=count, **options),
+            "integrated-grad-cam": egcam.IntegratedGradCAM(model, samples=count, **options),
             "smooth-grad-cam++": egcam.SmoothGradCAMPlusPlus(model, samples=count, **options),
         }
         needed = {"slope-cam": count + 1, "integrated-grad-cam": count + 2, "smooth-grad-cam++": count + 1}

@@ -50,7 +50,7 @@ def explainers(classifier: egcam.models.zoo.Classifier) -> dict[tuple[str, int],
                 path = "latent" if method == "latent path" else None
                 cam = egcam.SlopeCAM(model, reference=seen, samples=count, path=path)
             else:
-                number = {} if count == 1 else {"steps" if method.startswith("integrated") else "samples": count}
+                number = {} if count == 1 else {"samples": count}
                 reference = {"reference": seen} if method.endswith("paper") else {}
                 cam = egcam.attribution.registry.create(method, model, **number, **reference)
             found[method, count] = cam

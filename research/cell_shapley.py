@@ -39,7 +39,7 @@ REFERENCES = 64
 SIGNED = {"signed": True}
 METHODS: dict[str, dict[str, Any]] = {
     "grad-cam": {}, "hires-cam": {}, "xgrad-cam": {}, "layer-cam": {}, "grad-cam++": {}, "ablation-cam": {},
-    "integrated-grad-cam": {"steps": 32}, "expected-grad-cam": {"samples": 32},
+    "integrated-grad-cam": {"samples": 32}, "expected-grad-cam": {"samples": 32},
 }  # fmt: skip
 
 

@@ -87,8 +87,8 @@ def test_unknown_names(how, said):
         ({"samples": 0}, ["samples", "at least 1", "0"]),
         ({"samples": -3}, ["samples", "at least 1", "-3"]),
         ({"samples": 2.5}, ["samples", "whole number", "2.5"]),
-        ({"method": "integrated-grad-cam", "steps": 0}, ["steps", "at least 1", "0"]),
-        ({"method": "integrated-gradients", "steps": 0}, ["steps", "at least 1", "0"]),
+        ({"method": "integrated-grad-cam", "samples": 0}, ["samples", "at least 1", "0"]),
+        ({"method": "integrated-gradients", "samples": 0}, ["samples", "at least 1", "0"]),
         ({"method": "smooth-grad", "samples": 0}, ["samples", "at least 1"]),
         ({"tolerance": -0.1}, ["tolerance", "positive", "-0.1"]),
         ({"tolerance": 0}, ["tolerance", "positive"]),
@@ -117,7 +117,7 @@ def test_numbers_and_switches(how, said):
         (lambda: egcam.GradientCAM(small_net(), weighting=3), "Weighting"),
         (lambda: egcam.attribution.registry.register("grad-cam", egcam.GradCAM), "registered already"),
         (lambda: references.blurred(-1.0).draw(pictures(), [0, 1], 0, 0).images, "positive"),
-        (lambda: references.black(mean=[0.1, 0.2]).draw(pictures(), [0, 1], 0, 0).images, "2 channel values"),
+        (lambda: references.black([0.1, 0.2], [1.0, 1.0]).draw(pictures(), [0, 1], 0, 0).images, "2 channel values"),
     ],
 )
 def test_parts_that_cannot_be(make, said):

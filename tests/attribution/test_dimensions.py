@@ -70,7 +70,9 @@ def test_occlusion_of_a_volume_by_brute_force() -> None:
         hidden[:, :, *window] = 0
         total[:, *window] += (model(volumes) - model(hidden)).detach()[:, 1].reshape(2, 1, 1, 1)
         covered[window] += 1
-    cam = egcam.Occlusion(model, window=(2, 3, 2), stride=(2, 2, 1), baseline=torch.zeros_like(volumes[0]), signed=True)
+    cam = egcam.Occlusion(
+        model, window=(2, 3, 2), stride=(2, 2, 1), reference=torch.zeros_like(volumes[0]), signed=True
+    )
     found = cam(volumes, 1)
     torch.testing.assert_close(found.maps, total / covered)
     assert found.passes == 2 * (1 + 24)

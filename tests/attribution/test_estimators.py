@@ -91,9 +91,9 @@ def activations_at(network: nn.Module, points: Tensor) -> Tensor:
 @each_weighting
 def test_one_constant_reference_tends_to_integrated(cam: type[egcam.GradientCAM]) -> None:
     network, images = smooth_everywhere(), pictures(2)
-    baseline = egcam.attribution.references.constant([0.3, -0.7])
-    truth = signed_map(cam, network, egcam.Integrated(2000, baseline=baseline), images)
-    found = signed_map(cam, network, egcam.Expected(baseline, 512), images)
+    colour = egcam.attribution.references.constant([0.3, -0.7])
+    truth = signed_map(cam, network, egcam.Integrated(2000, reference=colour), images)
+    found = signed_map(cam, network, egcam.Expected(colour, 512), images)
     assert relative(found, truth) < 1e-3
     vanilla = signed_map(cam, network, egcam.Vanilla(), images)
     assert relative(vanilla, truth) > 0.03, "the path must matter for this to mean anything"
@@ -245,7 +245,7 @@ def plus_plus_weights(g: Tensor, a: Tensor) -> Tensor:
 ESTIMATORS = {
     "vanilla": egcam.Vanilla(),
     "smooth": egcam.Smooth(6),
-    "integrated": egcam.Integrated(6, baseline="white"),
+    "integrated": egcam.Integrated(6, reference="white"),
     "expected": egcam.Expected("uniform", 6),
     "expected with noise": egcam.Expected("blurred", 3, kernel=egcam.Kernel("uniform", 0.5, draws=2)),
 }
@@ -473,7 +473,7 @@ def test_subset_path_in_the_estimator() -> None:
 
 
 def integrated_grad_cam(steps: int, **options: bool) -> Tensor:
-    cam = egcam.IntegratedGradCAM(smooth_everywhere(), LAYER, steps=steps, **options)
+    cam = egcam.IntegratedGradCAM(smooth_everywhere(), LAYER, samples=steps, **options)
     return cam(pictures(2), target=1).maps
 
 
@@ -529,7 +529,9 @@ def test_input_difference_is_not_complete() -> None:
 @pytest.mark.parametrize("score", ["logit", "probability"])
 def test_integrated_gradients_are_complete(score: str) -> None:
     network, images = smooth_everywhere(), pictures(3)
-    found = egcam.IntegratedGradients(network, steps=200, baseline="white", signed=True, score=score)(images, target=0)
+    found = egcam.IntegratedGradients(network, samples=200, reference="white", signed=True, score=score)(
+        images, target=0
+    )
     with torch.no_grad():
         logits, base = network(images), network(torch.ones(1, *IMAGE).double())
     if score == "probability":
@@ -593,7 +595,7 @@ def test_summed_map_of_the_saturated_network_is_complete(path: str) -> None:
 
 def test_integrated_grad_cam_of_the_saturated_network_by_hand() -> None:
     """The integral over a < 1/4 of a A is A / 32; 8 midpoints give (1/16 + 3/16)/8 A = A / 32."""
-    found = egcam.IntegratedGradCAM(saturated(), LAYER, steps=8)(BRIGHT, target=0)
+    found = egcam.IntegratedGradCAM(saturated(), LAYER, samples=8)(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 32, **EXACT)
 
 
@@ -762,7 +764,7 @@ def test_tolerance_that_is_never_met_changes_nothing() -> None:
 BATCHED: dict[str, Callable[[], egcam.Expected | egcam.Smooth | egcam.Integrated]] = {
     "smooth": lambda: egcam.Smooth(7),
     "integrated": lambda: egcam.Integrated(7, difference="latent"),
-    "integrated from an image": lambda: egcam.Integrated(7, baseline=pictures(3, seed=8)),
+    "integrated from an image": lambda: egcam.Integrated(7, reference=pictures(3, seed=8)),
     "image references": lambda: egcam.Expected(pictures(5, seed=8), 9),
     "references among which are the images": lambda: egcam.Expected(pictures(5), 9, difference="latent"),
     "references among which are some of the images": lambda: egcam.Expected(pictures(6)[2:], 9),

@@ -173,10 +173,10 @@ def test_without_pictures(tmp_path):
 
 
 def test_numpys_numbers_as_options_are_saved_as_numbers(tmp_path):
-    cam = egcam.IntegratedGradCAM(small_net(), steps=np.int64(4), signed=True)
+    cam = egcam.IntegratedGradCAM(small_net(), samples=np.int64(4), signed=True)
     loaded = Explanation.load(cam(pictures(), 1).save(tmp_path / "a"))
     assert "4" in json.dumps(loaded.options)
-    same(loaded, egcam.IntegratedGradCAM(small_net(), steps=4, signed=True)(pictures(), 1))
+    same(loaded, egcam.IntegratedGradCAM(small_net(), samples=4, signed=True)(pictures(), 1))
     sampled = egcam.explain(small_net(), pictures(), target=1, samples=np.int64(4), signed=True)
     assert sampled.options == egcam.explain(small_net(), pictures(), target=1, samples=4, signed=True).options
     odd = made(torch.ones(1, 2, 2), options={"a": np.float32(0.5), "b": np.bool_(True), "c": [np.int8(3)]})

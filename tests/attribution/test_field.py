@@ -204,7 +204,7 @@ def test_full_grad_draws_the_biases_of_the_explained_image_alone() -> None:
 def test_occlusion_of_a_linear_network_is_the_sum_of_what_is_covered() -> None:
     network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 3)))
     images = pictures(2)
-    found = egcam.Occlusion(network, window=1, stride=1, baseline="white", signed=True)(images, 1)
+    found = egcam.Occlusion(network, window=1, stride=1, reference="white", signed=True)(images, 1)
     truth = ((images - 1) * network[1].weight[1].reshape(2, 6, 5)).sum(1).detach()
     torch.testing.assert_close(found.maps, truth, **EXACT)
     assert found.passes == 2 * (30 + 1)

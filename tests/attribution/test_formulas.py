@@ -41,8 +41,8 @@ EXACT = {"rtol": 0.0, "atol": 1e-10}
 OPTIONS: dict[str, dict[str, object]] = {
     "smooth-grad-cam++": {"samples": SAMPLES},
     "smooth-grad": {"samples": SAMPLES},
-    "integrated-grad-cam": {"steps": STEPS},
-    "integrated-gradients": {"steps": STEPS},
+    "integrated-grad-cam": {"samples": STEPS},
+    "integrated-gradients": {"samples": STEPS},
     "slope-cam": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
     "expected-grad-cam": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
     "expected-gradients": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
@@ -545,7 +545,7 @@ def test_callable_target_is_the_number_explained(method: str) -> None:
 
 
 def test_integrated_grad_cam_as_its_authors_coded_it() -> None:
-    """a = j/n from 0, activations without those of the baseline, and a sum."""
+    """a = j/n from 0, activations without those of the reference, and a sum."""
     network, image = perceptron_head(), pictures(1)[0]
     case = Case(network, image, 1, "logit", False, [])
     truth = sum(
@@ -557,7 +557,7 @@ def test_integrated_grad_cam_as_its_authors_coded_it() -> None:
         )
         for step in range(STEPS)
     )
-    found = egcam.IntegratedGradCAM(network, LAYER, steps=STEPS, authors=True)(image[None], target=1)
+    found = egcam.IntegratedGradCAM(network, LAYER, samples=STEPS, authors=True)(image[None], target=1)
     torch.testing.assert_close(found.maps[0], torch.from_numpy(truth), **EXACT)
 
 

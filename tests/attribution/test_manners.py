@@ -297,7 +297,7 @@ def test_the_users_autocast_still_trains_afterwards(method):
         model = small_net()
         with torch.autocast("cpu", torch.bfloat16):
             if explain:
-                explainer(method, model)(pictures(), target=1)
+                explainer(method, model, signed=True)(pictures(), target=1)
             model(pictures()).float().square().mean().backward()
         assert all(parameter.grad is not None for parameter in model.parameters())
         return [parameter.grad for parameter in model.parameters()]
@@ -314,7 +314,7 @@ def test_the_users_autocast_is_used_without_its_cache(method):
         lambda module, args, output: seen.add((output.dtype, torch.is_autocast_cache_enabled()))
     )
     with torch.autocast("cpu", torch.bfloat16):
-        explainer(method, model)(pictures(), target=1)
+        explainer(method, model, signed=True)(pictures(), target=1)
         assert torch.is_autocast_cache_enabled()
     assert seen == {(torch.bfloat16, False)}
 

@@ -108,7 +108,7 @@ def test_captum_integrated_gradients(attr: object) -> None:
     peer = attr.IntegratedGradients(network).attribute(
         images, baselines=1.0, target=TARGETS, n_steps=20, method="riemann_middle"
     )
-    found = signed("integrated-gradients", network, images, TARGETS, steps=20, baseline="white")
+    found = signed("integrated-gradients", network, images, TARGETS, samples=20, reference="white")
     # captum's step sizes are rounded to float32
     torch.testing.assert_close(found, peer.sum(1).detach(), rtol=1e-7, atol=1e-8)
 

@@ -82,7 +82,7 @@ def test_they_pass_through_the_network_once_for_each_explainer() -> None:
     assert cam(torch.rand(2, 3, 8, 8)).passes == 2 + 32
     assert cam(torch.rand(2, 3, 8, 8)).passes == 2
     assert cam(torch.randn(1, 3, 8, 8) * 3).passes == 1 + 32  # another normalisation
-    assert cam(torch.rand(1, 3, 8, 8)).reference == "32 of 64 photographs"
+    assert cam(torch.rand(1, 3, 8, 8)).reference == "32 of 64 photographs (as values from 0 to 1)"
 
 
 def test_every_photograph_has_an_author_and_a_free_licence() -> None:

@@ -30,14 +30,14 @@ OPTIONS: dict[str, dict[str, object]] = {
     "expected-gradients": FEW,
     "smooth-grad": {"samples": 6},
     "smooth-grad-cam++": {"samples": 6},
-    "integrated-grad-cam": {"steps": 6},
-    "integrated-gradients": {"steps": 6},
+    "integrated-grad-cam": {"samples": 6},
+    "integrated-gradients": {"samples": 6},
 }
 # How much denser than elsewhere the heat must lie in the box. Maps of single pixels scatter over the photograph.
 LEAST = {
     "input-gradient": 1.1,
     "smooth-grad": 1.2,
-    "integrated-gradients": 1.2,
+    "integrated-gradients": 1.1,
     "expected-gradients": 1.2,
     "score-cam": 1.2,
     "full-grad": 1.2,

@@ -348,7 +348,8 @@ def test_references_have_the_images_dtype_and_device(reference: object, dtype: t
     ("reference", "words"),
     [
         (None, "blurred and colours"),
-        ("black", "black"),
+        ("black", "black (as values from 0 to 1)"),
+        (references.black(0, 1), "black"),
         (references.blurred(3), "blurred (sigma 3)"),
         (references.noise(0.2), "noise (scale 0.2)"),
         (POOL, "2 of 8 images"),
@@ -362,10 +363,54 @@ def test_result_says_what_was_used(reference: object, words: str) -> None:
     assert cam(pictures(1)).reference == words
 
 
-def test_methods_without_reference_say_none_and_integrated_says_its_baseline() -> None:
+def test_methods_without_reference_say_none_and_integrated_says_what_it_starts_from() -> None:
     assert egcam.GradCAM(perceptron_head(), LAYER, signed=True)(pictures(1)).reference is None
-    integrated = egcam.IntegratedGradCAM(perceptron_head(), LAYER, baseline="white", steps=2, signed=True)
-    assert integrated(pictures(1)).reference == "white"
+    integrated = egcam.IntegratedGradCAM(perceptron_head(), LAYER, reference="white", samples=2, signed=True)
+    assert integrated(pictures(1)).reference == "white (as values from 0 to 1)"
+
+
+@pytest.mark.parametrize(
+    ("values", "black", "white", "words"),
+    [
+        ((0.1, 0.9), 0.0, 1.0, "as values from 0 to 1"),
+        ((3.0, 250.0), 0.0, 255.0, "as values from 0 to 255"),
+        ((-0.9, 0.8), -1.0, 1.0, "as values from -1 to 1"),
+        ((-1.5, 0.8), (-2.1179, -2.0357, -1.8044), (2.2489, 2.4286, 2.64), "as images normalised with ImageNet's"),
+    ],
+)
+def test_where_nobody_says_it_the_values_tell_black_and_white(
+    values: tuple[float, float], black: float, white: float, words: str
+) -> None:
+    """Each image's own, whatever else is in the batch; the photographs are normalised by the same guess."""
+    images = torch.full((2, 3, 4, 4), 0.5)
+    images[0, 0, 0] = torch.tensor([*values, *values])
+    for reference, shade in ((references.black(), black), (references.white(), white)):
+        drawn = reference.draw(images, [0, 1], 0, 0).images
+        expected = torch.as_tensor(shade).reshape(-1, 1, 1).expand(3, 4, 4)
+        torch.testing.assert_close(drawn[0], expected, rtol=0, atol=1e-4)
+        assert torch.equal(drawn[1], torch.full((3, 4, 4), reference.value))
+        assert words in reference.for_images(images[:1]).description
+    grey = images[:1].mean(1, keepdim=True) * 0 + images[:1, :1]
+    drawn = references.black().draw(grey, [0], 0, 0).images
+    torch.testing.assert_close(drawn.mean(), torch.as_tensor(black).mean(), rtol=0, atol=0.01)
+
+
+def test_what_is_no_photograph_has_0_as_black() -> None:
+    signals = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(references.black().draw(signals, [0, 1], 0, 0).images, torch.zeros(2, 3, 50))
+    assert torch.equal(references.white().draw(signals, [0, 1], 0, 0).images, torch.ones(2, 3, 50))
+    five_channels = torch.randn(1, 5, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(references.black().draw(five_channels, [0], 0, 0).images, torch.zeros(1, 5, 4, 4))
+
+
+def test_a_normalisation_reaches_every_part_and_what_has_one_keeps_it() -> None:
+    known = ((0.5,), (0.25,))
+    mixed = references.mixture("black", references.white(0.0, 1.0), "blurred").normalised(known)
+    images = pictures(1)
+    assert [float(mixed.draw(images, [0], sample, 0).images.mean()) for sample in (0, 1)] == [-2.0, 1.0]
+    assert mixed.for_images(images).description.startswith("black and white and blurred")
+    with pytest.raises(SamplingError, match="black takes mean and std together"):
+        references.black(mean=[0.1, 0.2])
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -465,7 +510,7 @@ def test_the_default_in_a_layers_own_space_is_photographs() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
     images = torch.rand(2, 3, 8, 8)
     found = egcam.SlopeCAM(network, "1")(images, target=1)
-    assert found.reference == "32 of 64 photographs"
+    assert found.reference == "32 of 64 photographs (as values from 0 to 1)"
     same = egcam.SlopeCAM(network, "1", reference="photographs")(images, target=1)
     assert torch.equal(found.maps, same.maps)
 

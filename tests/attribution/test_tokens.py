@@ -78,7 +78,7 @@ def test_the_latent_path(difference):
         scores, _ = with_tokens(model, images, lambda output, point=point: point)
         weights += torch.autograd.grad(scores.sum(), point)[0] / steps
     wanted = (weights * (here - there if difference == "latent" else here)).sum(2)[:, 1:].detach()
-    gradient = egcam.Integrated(steps, baseline="black", path="latent", difference=difference)
+    gradient = egcam.Integrated(steps, reference=egcam.references.constant(0.0), path="latent", difference=difference)
     weighting = "summed" if difference == "latent" else "elementwise"
     found = egcam.GradientCAM(model, gradient=gradient, weighting=weighting, signed=True)(images, target=1)
     assert found.layer == LAYER

@@ -283,15 +283,6 @@ def test_options_a_method_has_no_use_for_are_named() -> None:
     assert run("explain", "one.png", "--method", "integrated-grad-cam", "--samples", "3").stderr == ""
 
 
-@pytest.mark.usefixtures("place")
-def test_baselines_are_black_as_the_network_sees_it() -> None:
-    from egcam.models.zoo import load
-
-    baseline = load("own.py:small").applicable("integrated-gradients", {"seed": 0})["baseline"]
-    drawn = baseline.draw(torch.rand(1, 3, 4, 4), [0], 0, 0).images
-    assert torch.equal(drawn, torch.full((1, 3, 4, 4), -1.0))
-
-
 def test_class_names_from_a_file(place: Path) -> None:
     (place / "names.txt").write_text("tea\ncoffee\nmilk\n")
     (place / "names.json").write_text('["tea", "coffee", "milk"]')
@@ -553,8 +544,8 @@ def test_a_methods_options_are_listed_with_their_defaults() -> None:
     rows = dict(line.split() for line in result.stdout.splitlines()[2:])
     assert rows == {
         "layer": "None",
-        "steps": "50",
-        "baseline": "black",
+        "samples": "50",
+        "reference": "black",
         "authors": "False",
         "seed": "0",
         "score": "logit",

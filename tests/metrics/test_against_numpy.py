@@ -34,8 +34,14 @@ def noisy(scene, x, noise, samples, seed=5):
 
 
 OF_MAPS = {
-    "faithfulness_estimate": ({"step": STEP}, lambda s, x, a, y: slow.faithfulness_estimate(s.predict, x, a, y, STEP)),
-    "pixel_flipping": ({"step": STEP}, lambda s, x, a, y: slow.pixel_flipping(s.predict, x, a, y, STEP)),
+    "faithfulness_estimate": (
+        {"step": STEP, "baseline": "darkest"},
+        lambda s, x, a, y: slow.faithfulness_estimate(s.predict, x, a, y, STEP),
+    ),
+    "pixel_flipping": (
+        {"step": STEP, "baseline": "darkest"},
+        lambda s, x, a, y: slow.pixel_flipping(s.predict, x, a, y, STEP),
+    ),
     "pixel_flipping/paper": (
         {"step": STEP, "protocol": "paper"},
         lambda s, x, a, y: slow.pixel_flipping_paper(s.predict, x, a, y, STEP),
@@ -46,16 +52,22 @@ OF_MAPS = {
         {"step": STEP},
         lambda s, x, a, y: slow.insertion(s.predict, x, a, y, STEP) - slow.deletion(s.predict, x, a, y, STEP),
     ),
-    "monotonicity": ({"step": STEP}, lambda s, x, a, y: slow.monotonicity(s.predict, x, a, y, STEP)),
-    "infidelity": ({"patch": 5}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5)),
-    "infidelity/default-patch": ({}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 3)),
+    "monotonicity": (
+        {"step": STEP, "baseline": "darkest"},
+        lambda s, x, a, y: slow.monotonicity(s.predict, x, a, y, STEP),
+    ),
+    "infidelity": ({"patch": 5, "baseline": "darkest"}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5)),
+    "infidelity/default-patch": ({"baseline": "darkest"}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 3)),
     "infidelity/unit-sum": (
-        {"patch": 5, "scale": "unit-sum"},
+        {"patch": 5, "scale": "unit-sum", "baseline": "darkest"},
         lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5, "unit-sum"),
     ),
-    "infidelity/raw": ({"patch": 5, "scale": "raw"}, lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5, "raw")),
+    "infidelity/raw": (
+        {"patch": 5, "scale": "raw", "baseline": "darkest"},
+        lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 5, "raw"),
+    ),
     "infidelity/cumulative": (
-        {"patch": 4, "scale": "raw", "cumulative": True},
+        {"patch": 4, "scale": "raw", "cumulative": True, "baseline": "darkest"},
         lambda s, x, a, y: slow.infidelity(s.predict, x, a, y, 4, "raw", True),
     ),
     "average_drop": ({}, lambda s, x, a, y: slow.average_drop(s.predict, x, a, y)),
@@ -126,7 +138,7 @@ def test_sensitivity_n(scene):
     shares, subsets = (0.1, 0.45), 6
     orders = [torch.randperm(144, generator=generator(3, number)).numpy() for number in range(subsets)]
     ours = metrics.sensitivity_n(
-        scene.model, scene.images, scene.maps, scene.target, shares=shares, subsets=subsets, seed=3
+        scene.model, scene.images, scene.maps, scene.target, shares=shares, subsets=subsets, seed=3, baseline="darkest"
     )
     expected = [slow.sensitivity_n(scene.predict, x, a, y, orders, (14, 65)) for x, a, y in scene.each()]
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
@@ -408,7 +420,7 @@ def test_road_both_orders(scene):
 def test_layer_insertion_and_layer_deletion(scene, name):
     """Cells of what layer "3" outputs, 6 x 6, swapped one by one in the order of the map's means over 2 x 2 pixels."""
     references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
-    options = {"layer": "3", "references": references, "steps": 36}
+    options = {"layer": "3", "reference": references, "steps": 36}
     ours = getattr(metrics, name)(scene.model, scene.images, scene.maps, scene.target, **options)
     with torch.no_grad():
         front, tail = scene.model[:4], scene.model[4:]
@@ -431,7 +443,7 @@ def test_layer_insertion_and_layer_deletion(scene, name):
 def test_shapley_agreement(scene):
     """Cells of what layer "3" outputs, put back one by one in each of the drawn orders."""
     references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
-    options = {"layer": "3", "references": references, "most": 2, "permutations": 4, "seed": 3}
+    options = {"layer": "3", "reference": references, "samples": 2, "permutations": 4, "seed": 3}
     ours = metrics.shapley_agreement(scene.model, scene.images, scene.maps, scene.target, **options)
     with torch.no_grad():
         front, tail = scene.model[:4], scene.model[4:]

@@ -182,7 +182,7 @@ def test_the_metric_is_the_agreement_of_maps_at_their_own_layer() -> None:
     network, images, references = bent(), pictures(2, shape=SHAPE), pictures(3, seed=1, shape=SHAPE)
     made = egcam.HiResCAM(network, "features", signed=True)(images, 1)
     truth = cell_shapley(network, images, "features", references, 6, target=1)
-    options = {"references": references, "most": 3, "permutations": 6}
+    options = {"reference": references, "samples": 3, "permutations": 6}
     for measure in ("pearson", "rank", "cosine"):
         found = metrics.shapley_agreement(network, images, made, 1, measure=measure, **options)
         torch.testing.assert_close(found.double(), getattr(cell_agreement(made.maps, truth), measure))
@@ -208,7 +208,7 @@ def test_the_values_are_found_once_for_all_methods_at_a_layer(monkeypatch: pytes
         "two": egcam.GradCAM(wrapped, "1.features", signed=True),
         "deeper": egcam.HiResCAM(wrapped, "1.features.0", signed=True),
     }
-    options = {"shapley-agreement": {"most": 2, "permutations": 4}}
+    options = {"shapley-agreement": {"samples": 2, "permutations": 4}}
     table = egcam.evaluate(wrapped, coloured, methods, ["shapley-agreement"], target=1, metric_options=options)
     assert sorted(played) == [0, 0, 1, 1]  # two images at two layers
     assert len({row.value for row in table.rows}) == 6
@@ -223,9 +223,9 @@ def test_maps_of_several_layers_and_wrong_options_are_refused() -> None:
     network, images, references = bent(), pictures(1, shape=SHAPE), pictures(2, seed=1, shape=SHAPE)
     fused = egcam.HiResCAM(network, ["features.0", "features"])(images, 1)
     with pytest.raises(InputError, match="cells are of one"):
-        metrics.shapley_agreement(network, images, fused, 1, references=references, most=2)
+        metrics.shapley_agreement(network, images, fused, 1, reference=references, samples=2)
     with pytest.raises(InputError, match="too few for 8"):
-        metrics.shapley_agreement(network, images, fused, 1, references=references, permutations=4)
+        metrics.shapley_agreement(network, images, fused, 1, reference=references, permutations=4)
     with pytest.raises(InputError, match="measure is"):
         metrics.shapley_agreement(network, images, fused, 1, measure="kendall")
 

@@ -131,7 +131,7 @@ def test_infidelity_of_a_volume_by_brute_force() -> None:
                 said.append(maps[0, depth, row, column] * (volumes[0, 0, depth, row, column] - black))
     s, d = torch.stack(said), torch.stack(drops)
     wanted = ((s * d).mean() / (s * s).mean() * s - d).square().mean()
-    found = metrics.infidelity(model, volumes, maps, 2)
+    found = metrics.infidelity(model, volumes, maps, 2, baseline="darkest")
     # A quarter of each side, rounded down, is a single place here.
     torch.testing.assert_close(found[0], wanted.detach())
 

@@ -137,7 +137,7 @@ def test_an_explainer_that_cannot_be_told_of_the_inputs_is_refused() -> None:
 
 def test_swapping_cells_for_those_of_other_images_is_refused() -> None:
     with pytest.raises(InputError, match="layer-insertion runs other images as well"):
-        metrics.layer_insertion(seeded(Scaled), pictures(), maps(), 0, inputs=(SCALE,), references=pictures(1))
+        metrics.layer_insertion(seeded(Scaled), pictures(), maps(), 0, inputs=(SCALE,), reference=pictures(1))
 
 
 class OneOutput(Plain):
@@ -151,7 +151,7 @@ def test_the_other_class_of_a_single_output_with_two_names() -> None:
     own, other = (cam(images, target).heatmaps for target in (1, 0))
     wanted = top_overlap(own, other, 0.1)
     torch.testing.assert_close(metrics.class_sensitivity(model, images, cam, "malignant", classes=names), wanted)
-    swapped = {"references": pictures(1), "layer": "features", "score": "logit"}
+    swapped = {"reference": pictures(1), "layer": "features", "score": "logit"}
     up = metrics.layer_insertion(model, images, maps(), "malignant", classes=names, **swapped)
     down = metrics.layer_insertion(model, images, maps(), "benign", classes=names, **swapped)
     torch.testing.assert_close(up, -down)

@@ -19,7 +19,7 @@ from egcam.saturation_check.patches import top_patches
 NAMES = [name for name in metrics.names() if "model" in metrics.metric(name).needs and name != "running-time"]
 SIZE, COUNT = 8, 3
 # Every permutation runs the tail once for each cell; what the model does to its input is the same in all of them.
-FEW = {"shapley-agreement": {"most": 2, "permutations": 2}}
+FEW = {"shapley-agreement": {"samples": 2, "permutations": 2}}
 
 
 class Normalising(nn.Module):

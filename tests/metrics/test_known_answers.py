@@ -54,12 +54,16 @@ def test_a_linear_model_is_explained_perfectly_by_its_own_terms(linear):
 def test_infidelity_of_a_zero_map_is_the_mean_squared_drop(linear):
     model, images, _, weight = linear
     for scale in ("best", "unit-sum", "raw"):
-        ours = metrics.infidelity(model, images, torch.zeros(2, 8, 8).double(), 0, scale=scale, patch=4)
+        ours = metrics.infidelity(
+            model, images, torch.zeros(2, 8, 8).double(), 0, scale=scale, patch=4, baseline="darkest"
+        )
         change = (images - images.amin((1, 2, 3), keepdim=True))[:, 0] * weight
         drops = change.unfold(1, 4, 4).unfold(2, 4, 4).sum((3, 4)).flatten(1)
         assert torch.allclose(ours, drops.square().mean(1))
-        assert torch.allclose(metrics.patch_drops(model, images, 0, patch=4), drops)
-        assert torch.allclose(metrics.patch_drops(model, images, 0, patch=4, cumulative=True), drops.cumsum(1))
+        assert torch.allclose(metrics.patch_drops(model, images, 0, patch=4, baseline="darkest"), drops)
+        assert torch.allclose(
+            metrics.patch_drops(model, images, 0, patch=4, baseline="darkest", cumulative=True), drops.cumsum(1)
+        )
 
 
 def test_the_best_order_of_a_linear_model_beats_every_other(linear):

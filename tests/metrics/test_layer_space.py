@@ -33,7 +33,7 @@ def test_the_exact_answer_reaches_the_best_possible_area(form: str) -> None:
     made = egcam.explain(net, images, "hires-cam", layer="cells", target=0, signed=True)
     parts = made.maps.flatten()
     given = {"explanation": made, "maps": made.maps}[form]
-    options = {"layer": "cells", "references": torch.zeros_like(images), "score": "logit", "steps": 16}
+    options = {"layer": "cells", "reference": torch.zeros_like(images), "score": "logit", "steps": 16}
     for metric, order in ((metrics.layer_insertion, True), (metrics.layer_deletion, False)):
         added = parts.sort(descending=order).values.cumsum(0)
         best = torch.trapezoid(torch.cat([torch.zeros(1), added]), dx=1 / 16)
@@ -64,7 +64,7 @@ def as_columns(tokens: Tensor) -> Tensor:
 def test_maps_made_with_a_reshape_are_judged_with_it() -> None:
     net, images, nothing = ByColumns().eval(), torch.rand(3, 3, 32, 32), torch.zeros(1, 3, 32, 32)
     made = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=as_columns, signed=True, target=0)
-    options = {"references": nothing, "most": 1, "permutations": 1}
+    options = {"reference": nothing, "samples": 1, "permutations": 1}
     one = torch.ones(3)
     torch.testing.assert_close(metrics.shapley_agreement(net, images, made, target=0, **options), one)
     said = {"layer": "tokens", "reshape": as_columns}
@@ -77,7 +77,7 @@ def test_maps_made_with_a_reshape_are_judged_with_it() -> None:
         target=0,
         metric_options={
             "shapley-agreement": options,
-            "layer-insertion": {"references": nothing, "steps": 16, "score": "logit"},
+            "layer-insertion": {"reference": nothing, "steps": 16, "score": "logit"},
         },
     )
     assert table.values("hires", "shapley-agreement") == pytest.approx([1.0] * 3)
@@ -98,7 +98,7 @@ def test_signals_and_volumes(dimensions: int) -> None:
     made = egcam.explain(net, images, "hires-cam", layer="0", signed=True, target=1, dimensions=dimensions)
     values = truth.cell_shapley(net, images, "0", nothing, 1, target=1, dimensions=dimensions)
     torch.testing.assert_close(values.float(), made.maps)  # a linear head: each cell adds what it adds
-    options = {"references": nothing, "most": 1, "dimensions": dimensions}
+    options = {"reference": nothing, "samples": 1, "dimensions": dimensions}
     found = metrics.shapley_agreement(net, images, made, target=1, permutations=1, **options)
     torch.testing.assert_close(found, torch.ones(2))
     area = metrics.layer_insertion(net, images, made, target=1, steps=cells, score="logit", layer="0", **options)
@@ -117,7 +117,7 @@ def test_references_that_do_not_fit_are_refused() -> None:
 
 def test_a_saved_map_knows_its_reshape_or_asks_for_it(tmp_path: Path) -> None:
     net, images, nothing = ByColumns().eval(), torch.rand(2, 3, 32, 32), torch.zeros(1, 3, 32, 32)
-    options = {"references": nothing, "most": 1, "permutations": 1, "target": 0}
+    options = {"reference": nothing, "samples": 1, "permutations": 1, "target": 0}
     made = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=as_columns, signed=True, target=0)
     made.save(tmp_path / "callable")
     lost = egcam.Explanation.load(tmp_path / "callable")
@@ -142,7 +142,7 @@ def test_values_are_shared_by_methods_whatever_the_reshape(monkeypatch: pytest.M
     )
     for reshape in ((4, 4), as_columns):
         played.clear()
-        options = {"shapley-agreement": {"most": 2, "permutations": 2}}
+        options = {"shapley-agreement": {"samples": 2, "permutations": 2}}
         egcam.evaluate(
             net,
             images,
@@ -168,4 +168,4 @@ def test_maps_of_several_layers_ask_for_one() -> None:
     net, images = Two().eval(), torch.rand(1, 3, 32, 32)
     made = egcam.explain(net, images, "hires-cam", layer=["net.tokens", "more"], reshape=as_columns, target=0)
     with pytest.raises(InputError, match="set layer"):
-        metrics.layer_insertion(net, images, made, target=0, references=images)
+        metrics.layer_insertion(net, images, made, target=0, reference=images)

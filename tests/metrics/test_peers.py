@@ -69,12 +69,15 @@ def close(ours, theirs, **tolerance):
 
 def test_quantus_faithfulness_estimate(grey):
     theirs = ask(quantus.FaithfulnessEstimate(features_in_step=12, **QUIET), grey, softmax=False)
-    close(metrics.faithfulness_estimate(grey.model, grey.images, grey.maps, grey.target, step=12), theirs)
+    close(
+        metrics.faithfulness_estimate(grey.model, grey.images, grey.maps, grey.target, step=12, baseline="darkest"),
+        theirs,
+    )
 
 
 def test_quantus_pixel_flipping(grey):
     theirs = ask(quantus.PixelFlipping(features_in_step=12, **QUIET), grey, softmax=True)
-    curve = metrics.pixel_flipping_curve(grey.model, grey.images, grey.maps, grey.target, step=12)
+    curve = metrics.pixel_flipping_curve(grey.model, grey.images, grey.maps, grey.target, step=12, baseline="darkest")
     close(curve.scores[:, 1:], theirs)
     area = np.trapezoid(theirs, axis=1)
     close(metrics.pixel_flipping(grey.model, grey.images, grey.maps, grey.target, step=12, protocol="paper"), area)
@@ -82,7 +85,9 @@ def test_quantus_pixel_flipping(grey):
 
 def test_quantus_infidelity(grey):
     theirs = ask(quantus.Infidelity(perturb_patch_sizes=[4], n_perturb_samples=1, **QUIET), grey, softmax=False)
-    ours = metrics.infidelity(grey.model, grey.images, grey.maps, grey.target, patch=4, scale="raw", cumulative=True)
+    ours = metrics.infidelity(
+        grey.model, grey.images, grey.maps, grey.target, patch=4, scale="raw", cumulative=True, baseline="darkest"
+    )
     close(ours, theirs)
 
 
@@ -207,7 +212,9 @@ def test_captum_infidelity(scale):
             n_perturb_samples=9,
             normalize=scale == "best",
         )
-        ours = metrics.infidelity(scene.model, image, scene.maps[n : n + 1], int(scene.target[n]), patch=4, scale=scale)
+        ours = metrics.infidelity(
+            scene.model, image, scene.maps[n : n + 1], int(scene.target[n]), patch=4, scale=scale, baseline="darkest"
+        )
         close(ours, theirs.numpy())
 
 

@@ -116,7 +116,7 @@ def test_every_metric_is_a_frozen_record_that_says_what_it_is(name):
 
 def test_the_papers_protocol_is_other_options(scene):
     paper = metrics.make("pixel-flipping", "paper", step=12)
-    assert paper == metrics.PixelFlipping(step=12, quantus=True)
-    curve = metrics.pixel_flipping_curve(scene.model, scene.images, scene.maps, step=12)
+    assert paper == metrics.PixelFlipping(step=12, baseline="darkest", quantus=True)
+    curve = metrics.pixel_flipping_curve(scene.model, scene.images, scene.maps, step=12, baseline="darkest")
     expected = torch.trapezoid(curve.scores[:, 1:], dx=1.0)
     torch.testing.assert_close(paper(metrics.Case(scene.model, scene.images, scene.maps)), expected)

@@ -46,24 +46,30 @@ def test_a_photograph_is_prepared_and_its_class_found_by_name() -> None:
     assert torch.equal(small.explain(prepared(), "grad-cam", 1, signed=True).maps, by_hand.maps)
 
 
-def test_samples_and_reference_are_steps_and_baseline_where_a_method_has_those() -> None:
+def test_black_and_white_are_those_of_the_network() -> None:
     small = classifier()
-    found = small.explain(photograph(), "integrated-gradients", 0, samples=5, reference="white", signed=True)
-    by_hand = egcam.IntegratedGradients(small.model, steps=5, baseline="white", signed=True)(prepared(), 0)
-    assert torch.equal(found.maps, by_hand.maps[0])
-    # Black pixels are (0 - 0.5) / 0.25 = -2 for this network.
-    usual = small.explain(photograph(), "integrated-gradients", 0, samples=5, signed=True)
-    black = torch.full((1, 3, 16, 16), -2.0)
-    walked = egcam.IntegratedGradients(small.model, steps=5, baseline=black, signed=True)(prepared(), 0)
-    torch.testing.assert_close(usual.maps, walked.maps[0])
+    # White pixels are (1 - 0.5) / 0.25 = 2 for this network, and black ones -2.
+    for given, value in (("white", 2.0), ("black", -2.0), (None, -2.0)):
+        found = small.explain(photograph(), "integrated-gradients", 0, samples=5, reference=given, signed=True)
+        shade = torch.full((1, 3, 16, 16), value)
+        by_hand = egcam.IntegratedGradients(small.model, samples=5, reference=shade, signed=True)(prepared(), 0)
+        torch.testing.assert_close(found.maps, by_hand.maps[0])
+        assert found.reference == (given or "black")
+
+
+def test_images_as_reference_are_taken_as_they_are() -> None:
+    small, other = classifier(), torch.rand(1, 3, 16, 16)
+    found = small.explain(photograph(), "integrated-gradients", 0, samples=5, reference=other, signed=True)
+    by_hand = egcam.IntegratedGradients(small.model, samples=5, reference=other, signed=True)(prepared(), 0)
+    torch.testing.assert_close(found.maps, by_hand.maps[0])
 
 
 @pytest.mark.parametrize(
     ("method", "options", "said"),
     [
         ("grad-cam", {"samples": 3}, "'grad-cam' takes no option 'samples'"),
-        ("integrated-gradients", {"reference": torch.zeros(2, 3, 16, 16)}, "takes no option 'reference'"),
-        ("integrated-gradients", {"samples": 3, "steps": 5}, "takes no option 'samples'"),
+        ("integrated-gradients", {"steps": 5}, "takes no option 'steps'"),
+        ("occlusion", {"baseline": "black"}, "takes no option 'baseline'"),
         ("grad-cam", {"layre": "0"}, "did you mean 'layer'"),
         ("grad-kam", {}, "there is no method 'grad-kam'; did you mean 'grad-cam'"),
     ],

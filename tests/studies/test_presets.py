@@ -112,7 +112,7 @@ def test_every_guess_is_marked_in_the_file(name):
 
 def test_the_numbers_of_samples_the_files_name_are_those_of_the_methods():
     text = preset("paper-runtime")
-    assert "32 for both\n# forms of SlopeCAM, 25 noisy copies for Smooth Grad-CAM++, 50 steps" in text
+    assert "32 for both\n# forms of SlopeCAM, 25 noisy copies for Smooth Grad-CAM++, 50 path points" in text
     assert "`expected-grad-cam` takes 65 passes, more than Smooth (26) and Integrated Grad-CAM (52)" in text
     named = ("expected-grad-cam", "smooth-grad-cam++", "integrated-grad-cam")
     passes = [explanation_passes(MethodSpec(name, name), 512, source="data") for name in named]
@@ -128,7 +128,7 @@ def test_the_default_is_measured_as_people_get_it(name):
     study = read_study(preset(name))
     usual = registry.create("slope-cam", nn.Identity()).gradient.reference.description
     of_method = {one.method: one.options.get("reference", study.reference.source) for one in study.methods}
-    assert by_name(of_method["slope-cam"], (0.0,), (1.0,)).description == usual
+    assert by_name(of_method["slope-cam"]).description == usual
     if "expected-grad-cam" in of_method:
         assert of_method["expected-grad-cam"] == "data"
 

@@ -21,7 +21,7 @@ AT_LAYER = tuple(name for name in METHODS if "layer" in registry.takes(name))
 # CAM needs a linear head, and it and Finer-CAM a class rather than a callable.
 HEAD_FREE = tuple(name for name in METHODS if name not in ("cam", "finer-cam"))
 CLASSES = 5
-_CHEAP = {"samples": 5, "steps": 3, "score": "logit", "window": 4, "stride": 4}
+_CHEAP = {"samples": 5, "score": "logit", "window": 4, "stride": 4}
 
 
 def options(method: str, **more: Any) -> dict[str, Any]:

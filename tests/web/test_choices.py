@@ -35,7 +35,8 @@ def test_good_choices_pass_and_a_method_counts_once() -> None:
 
 def test_black_is_black_as_the_network_sees_it() -> None:
     images = SHARED.classifier.preprocess(picture())[None]
-    drawn = _checked().options(SHARED)["reference"].draw(images, [0], 0, 0).images
+    given = SHARED.classifier.options_for("occlusion", _checked().options(SHARED))
+    drawn = given["reference"].draw(images, [0], 0, 0).images
     assert drawn.unique().tolist() == [-1.0]
 
 

@@ -96,7 +96,7 @@ def test_the_map_is_that_of_explain(shared: SharedModel, method: str, target: in
     found = explain(shared, photo, _choices(target, "3"), method, _silent).explanation
     options = {"layer": "3", "samples": 6, "seed": 0, "classes": CLASSES}
     if method == "integrated-grad-cam":
-        options |= {"steps": 6, "baseline": egcam.attribution.references.black((0.5,) * 3, (0.5,) * 3)}
+        options["reference"] = egcam.references.black((0.5,) * 3, (0.5,) * 3)
     taken = {name: value for name, value in options.items() if name in egcam.attribution.registry.takes(method)}
     right = egcam.explain(shared.classifier.model, photo.images, method, target, **taken)
     assert_close(found.maps, right.maps, rtol=0, atol=0)

@@ -283,11 +283,11 @@ class IntegratedGradCAM(Explainer):
     """Integrated Grad-CAM (Sattarzadeh et al., 2021).
 
         map = 1/n sum_j relu( sum_k mean_ij(dy/dA^k at z_j) * (A^k(z_j) - A^k(b)) )
-        z_j = b + a_j (x - b),  a_j = (j + 1/2) / n
+        z_j = b + a_j (x - b),  a_j = (j + 1/2) / n,  b the reference
 
-    The midpoint rule converges as the number of steps grows. With `authors=True` it is computed as its authors coded
-    it: a_j = j/n, which never reaches the image, A^k(z_j) without A^k(b), and a sum instead of a mean, which grows
-    with n. Costs n + 2 passes for each image, n + 1 with `authors`.
+    The midpoint rule converges as n, the number of samples, grows. With `authors=True` it is computed as its authors
+    coded it: a_j = j/n, which never reaches the image, A^k(z_j) without A^k(b), and a sum instead of a mean, which
+    grows with n. Costs n + 2 passes for each image, n + 1 with `authors`.
     """
 
     def __init__(
@@ -295,52 +295,53 @@ class IntegratedGradCAM(Explainer):
         model: nn.Module,
         layer: Layer = None,
         *,
-        steps: int = 50,
-        baseline: ReferenceLike = "black",
+        samples: int = 50,
+        reference: ReferenceLike = "black",
         authors: bool = False,
         seed: int = 0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, layer, **common)
-        check_samples(steps, "steps")
-        self.steps = steps
-        self.baseline = as_reference(baseline, default="black", seed=seed)
+        check_samples(samples)
+        self.samples = samples
+        self.reference = as_reference(reference, default="black", seed=seed)
         self.authors = authors
         self.seed = seed
 
     @property
     def passes(self) -> int:
-        """n + 2: the image, the baseline (up to the layer) and n path points."""
-        return self.steps + (1 if self.authors else 2)
+        """n + 2: the image, the reference (up to the layer) and n path points."""
+        return self.samples + (1 if self.authors else 2)
 
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
         images = task.images
-        baselines = self.baseline.draw(images, task.rows.tolist(), 0, self.seed).images
+        reference = self.reference.for_images(images)
+        starts = reference.draw(images, task.rows.tolist(), 0, self.seed).images
         everyone = torch.arange(len(images), device="cpu")
-        at_baseline = None if self.authors else [wide_enough(a) for a in task.features(baselines, everyone)]
+        at_start = None if self.authors else [wide_enough(a) for a in task.features(starts, everyone)]
         totals = [torch.zeros_like(wide_enough(layer[:, 0])) for layer in task.activations]
-        pairs = [(step, row) for step in range(self.steps) for row in range(len(images))]
+        pairs = [(sample, row) for sample in range(self.samples) for row in range(len(images))]
         for batch in chunks(pairs, task.batch_size):
             own = torch.tensor([row for _, row in batch], device="cpu")
-            shares = images.new_tensor([self._share(step) for step, _ in batch])
-            points = images[own] - (1 - by_row(shares, images)) * (images[own] - baselines[own])
+            shares = images.new_tensor([self._share(sample) for sample, _ in batch])
+            points = images[own] - (1 - by_row(shares, images)) * (images[own] - starts[own])
             seen = task.gradients(points, own)
             for layer, (activations, gradient) in enumerate(zip(seen.activations, seen.gradients, strict=True)):
                 rise = wide_enough(activations)
-                if at_baseline is not None:
-                    rise = rise - at_baseline[layer][own.to(rise.device)]
+                if at_start is not None:
+                    rise = rise - at_start[layer][own.to(rise.device)]
                 maps = (wide_enough(gradient).mean(places(gradient), keepdim=True) * rise).sum(1)
                 maps = maps if self.signed else maps.relu()
                 for place, (_, row) in enumerate(batch):
                     totals[layer][row] += maps[place]
-        return Maps([t if self.authors else t / self.steps for t in totals], None, self.baseline.description)
+        return Maps([t if self.authors else t / self.samples for t in totals], None, reference.description)
 
-    def _share(self, step: int) -> float:
-        return step / self.steps if self.authors else (step + 0.5) / self.steps
+    def _share(self, sample: int) -> float:
+        return sample / self.samples if self.authors else (sample + 0.5) / self.samples
 
     def _options(self) -> dict[str, Any]:
-        return {"steps": self.steps, "authors": self.authors}
+        return {"samples": self.samples, "authors": self.authors}
 
 
 @register(

@@ -2,7 +2,7 @@
 
     Vanilla      at the image itself
     Smooth       averaged over noisy copies of the image
-    Integrated   averaged along the straight path from one baseline
+    Integrated   averaged along the straight path from one reference
     Expected     averaged over references, path points and noise: the estimator of Expected Grad-CAM
     Augmented    any of them at mirrored, scaled and brighter copies (augmented.py)
 
@@ -93,41 +93,41 @@ class Smooth(Estimator):
 
 @dataclass(frozen=True)
 class Integrated(Estimator):
-    """The gradient averaged along the line from a baseline: W = 1/n sum_j dy/dA at b + a_j (x - b), a_j = (j + 1/2)/n.
+    """The gradient averaged along the line from b, the reference: W = 1/n sum_j dy/dA at b + a_j (x - b).
 
     `difference="latent"` multiplies by f(x) - f(b) at the layer (at the input: x - b): at the input the sum over all
     positions and channels tends to y(x) - y(b) as n grows. Costs n + 1 passes, with the latent difference one more.
     """
 
-    steps: int = 50
+    samples: int = 50
     _: KW_ONLY
-    baseline: ReferenceLike = "black"
+    reference: ReferenceLike = "black"
     path: PathLike = "linear"
     difference: Difference = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_samples(self.steps, "steps")
+        check_samples(self.samples)
         check_known(self.difference, DIFFERENCES, "difference", SamplingError)
 
     @property
     def passes(self) -> int:
         """n + 1, and one up to the layer where a difference needs it."""
-        return 1 + self.steps + (self.difference != "none")
+        return 1 + self.samples + (self.difference != "none")
 
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps of the averaged gradient."""
-        baseline = as_reference(self.baseline, default="black", seed=self.seed)
+        reference = as_reference(self.reference, default="black", seed=self.seed).for_images(task.images)
         plan = PathPlan(
-            self.steps,
-            Midpoints(self.steps),
+            self.samples,
+            Midpoints(self.samples),
             path=as_path(self.path),
             fixed_reference=True,
             difference=self.difference,
             seed=self.seed,
             distinct=1,
         )
-        return _averaged_between(task, baseline, plan, Design((self.steps,)), wanted, map_of)
+        return _averaged_between(task, reference, plan, Design((self.samples,)), wanted, map_of)
 
 
 def _averaged_between(

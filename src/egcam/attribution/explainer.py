@@ -431,7 +431,7 @@ class Explainer(ABC):
             predictions=known([task.predictions for task in tasks]),
             layer=" + ".join(point.name for point in look.points),
             method=self.method,
-            reference=found[0].reference,
+            reference=" or ".join(dict.fromkeys(part.reference for part in found if part.reference)) or None,
             error=known([error]),
             passes=meter.done,
             tails=meter.tails,

@@ -36,7 +36,7 @@ Window: TypeAlias = tuple[slice, ...]
 class Occlusion(Explainer):
     """Occlusion (Zeiler and Fergus, 2014): the mean drop of the score over the windows that cover a pixel.
 
-        map_p = mean over windows w that contain p of  y(x) - y(x with w replaced by the baseline)
+        map_p = mean over windows w that contain p of  y(x) - y(x with w replaced by the reference)
 
     Windows start every `stride` pixels, the last one of a row and column at the border. One pass for each window. Small
     drops of a half-precision model's score are lost in that score's rounding.
@@ -46,8 +46,8 @@ class Occlusion(Explainer):
         window: the side of the window in pixels, or (height, width), for volumes (depth, height, width); None is an
             eighth of each side of the image.
         stride: how far apart windows start, or (down, across); None is half the window.
-        baseline: what covers: a name, an image, a function; see `egcam.Expected`'s reference.
-        seed: of a baseline that draws.
+        reference: what covers: a name, an image, a function; see `egcam.Expected`'s reference.
+        seed: of a reference that draws.
         common: the options all explainers take.
 
     Example:
@@ -59,7 +59,7 @@ class Occlusion(Explainer):
 
     at_input = True
     cpu_memory = 256 * 2**20
-    cause_of_zero = "covering any part of the image leaves the score as it is; try a larger window or another baseline"
+    cause_of_zero = "covering any part of the image leaves the score as it is; try a larger window or another reference"
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class Occlusion(Explainer):
         *,
         window: Sides = None,
         stride: Sides = None,
-        baseline: ReferenceLike = "black",
+        reference: ReferenceLike = "black",
         seed: int = 0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(model, None, **common)
         self.window, self.stride = _sides(window, "window"), _sides(stride, "stride")
-        self.baseline = as_reference(baseline, default="black", seed=seed)
+        self.reference = as_reference(reference, default="black", seed=seed)
         self.seed = seed
 
     @property
@@ -111,7 +111,8 @@ class Occlusion(Explainer):
         count, size = len(images), size_of(images)
         windows = self._windows(size)
         task.meter.expect(count * (1 + len(windows) - self.passes))
-        covers = self.baseline.draw(images, task.rows.tolist(), 0, self.seed).images
+        reference = self.reference.for_images(images)
+        covers = reference.draw(images, task.rows.tolist(), 0, self.seed).images
         clean = wide_enough(task.scores)
         drops = clean.new_zeros(count, *size)
         covered = clean.new_zeros(size)
@@ -126,7 +127,7 @@ class Occlusion(Explainer):
             scores = wide_enough(task.scores_at(points, own)).to(clean)
             for number, (window, row) in enumerate(batch):
                 drops[row][windows[window]] += clean[row] - scores[number]
-        return Maps([drops / covered], None, self.baseline.description)
+        return Maps([drops / covered], None, reference.description)
 
     def _options(self) -> dict[str, Any]:
         return {

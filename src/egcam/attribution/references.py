@@ -3,8 +3,9 @@
 A reference stands for "nothing to see here": the images an explained image is compared with. Sample s of image x is
 drawn with a generator keyed by the seed and s alone, so a batch gives the same draws as its images one by one.
 
-Tensors do not say how they were normalised. `black` and `white` are therefore 0 and 1 unless `mean` and `std` are
-given; with them they are the normalised black and white: (0 - mean) / std and (1 - mean) / std.
+Black and white are 0 and 1 before the network's normalisation: (0 - mean) / std and (1 - mean) / std. Tensors do not
+say how they were normalised. Where nobody says it either, each image's values decide (`seeming_normalisation`), for
+black, white and the photographs alike, and the result says what was assumed.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -25,6 +27,9 @@ from torch.nn import functional
 from egcam.errors import SamplingError, check_known
 from egcam.imageops import gaussian_blur, places, size_of
 from egcam.rng import generator, like
+
+Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""The mean and the standard deviation, channel by channel or for all, in the scale where black is 0 and white 1."""
 
 ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
 
@@ -89,8 +94,17 @@ class Reference(ABC):
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
 
+    @property
+    def is_collection(self) -> bool:
+        """Whether it is many images to average over, of which a single one says little."""
+        return False
+
+    def normalised(self, normalisation: Normalisation | None) -> Reference:
+        """The same for images that are known to be normalised like this; what it was made with stays."""
+        return self
+
     def for_images(self, images: Tensor) -> Reference:
-        """What it stands for with such images; itself unless it is `Usual`."""
+        """The same, with a description that says what has to be assumed of these images."""
         return self
 
     def bind(self, images: Tensor, rows: Sequence[int], seed: int) -> Bound:
@@ -170,6 +184,19 @@ class Mixture(Reference):
         """Where all its parts are."""
         return all(part.is_kept for part in self.parts)
 
+    @property
+    def is_collection(self) -> bool:
+        """Where one of its parts is."""
+        return any(part.is_collection for part in self.parts)
+
+    def normalised(self, normalisation: Normalisation | None) -> Reference:
+        """Each part, normalised."""
+        return Mixture(tuple(part.normalised(normalisation) for part in self.parts))
+
+    def for_images(self, images: Tensor) -> Reference:
+        """Each part, for these images."""
+        return Mixture(tuple(part.for_images(images) for part in self.parts))
+
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """The draw of the part whose turn it is."""
         return self.bind(images, rows, seed)(range(len(rows)), sample)
@@ -229,6 +256,11 @@ class Images(Reference):
         return True
 
     @property
+    def is_collection(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def pool(self) -> Tensor:
         """All images, (M, C, H, W)."""
         return self._pool(4)
@@ -268,20 +300,74 @@ class Images(Reference):
 
 
 @dataclass(frozen=True)
-class Photographs(Reference):
-    """64 free photographs that come with the package, for when you have no data of your own.
+class _Normalised(Reference):
+    """A reference that has to know how the images were normalised.
 
-    They are scaled to the images' size and normalised with `mean` and `std`. If these are not given, the normalisation
-    is guessed from each image's values: [0, 1], [-1, 1], [0, 255], or ImageNet's mean and std.
+    Args:
+        normalisation: the mean and the standard deviation, in the scale where white is 1; None lets each image's values
+            decide.
+        assumed: what was concluded from the images' values, in words.
     """
 
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    normalisation: Normalisation | None = None
+    assumed: str = ""
+
+    def normalised(self, normalisation: Normalisation | None) -> Reference:
+        """With this mean and standard deviation, if it has none yet."""
+        return self if self.normalisation is not None else replace(self, normalisation=normalisation)
+
+    def for_images(self, images: Tensor) -> Reference:
+        """With what is assumed of these images, if nobody said how they are normalised."""
+        if self.normalisation is not None:
+            return self
+        return replace(self, assumed=assumption(images))
+
+    def _of(self, image: Tensor) -> Normalisation:
+        return _assumed(image) if self.normalisation is None else self.normalisation
+
+    def _with_assumption(self, text: str) -> str:
+        return f"{text} ({self.assumed})" if self.assumed else text
+
+
+@dataclass(frozen=True)
+class Shade(_Normalised):
+    """Black or white: `value`, 0 or 1, normalised like the images: (value - mean) / std.
+
+    What was not known to be normalised and is no photograph (a signal, a volume, other than 1 or 3 channels) has 0 as
+    black and 1 as white.
+    """
+
+    name: str = "black"
+    value: float = 0.0
+    varies = False
+
+    @property
+    def description(self) -> str:
+        """The name, and what was assumed."""
+        return self._with_assumption(self.name)
+
+    @property
+    def is_kept(self) -> bool:
+        """Always."""
+        return True
+
+    def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
+        """The same for every sample, and for all images that are normalised alike."""
+        keys: list[Hashable] = [("always", self.name, self._of(image)) for image in images]
+        return Drawn(lambda: shade(images, self.value, self.normalisation), keys)
+
+
+@dataclass(frozen=True)
+class Photographs(_Normalised):
+    """64 free photographs that come with the package, for when you have no data of your own.
+
+    They are scaled to the images' size and normalised like them.
+    """
 
     @property
     def description(self) -> str:
         """What they are."""
-        return f"{_COUNT} photographs"
+        return self._with_assumption(f"{_COUNT} photographs")
 
     @property
     def count(self) -> int:
@@ -290,6 +376,11 @@ class Photographs(Reference):
 
     @property
     def is_kept(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def is_collection(self) -> bool:
         """Always."""
         return True
 
@@ -310,7 +401,7 @@ class Photographs(Reference):
                 "data as reference"
             )
         order = torch.randperm(_COUNT, generator=generator(seed, "photographs"), device="cpu").tolist()
-        norms = [self._normalisation(image) for image in images]
+        norms = [self._of(image) for image in images]
 
         def draw(own: Sequence[int], sample: int) -> Drawn:
             index = order[sample % _COUNT]
@@ -326,40 +417,45 @@ class Photographs(Reference):
 
         return draw
 
-    def _normalisation(self, image: Tensor) -> Normalisation:
-        if self.mean is not None and self.std is not None:
-            return self.mean, self.std
-        return seeming_normalisation(float(image.min()), float(image.max()))
-
 
 @dataclass(frozen=True)
-class Usual(Reference):
-    """The default, chosen by measurement: photographs on a path at the layer, else `mixed`.
-
-    Images that cannot be compared with photographs, with neither 1 nor 3 channels, have `mixed` there, too.
-    """
-
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+class Usual(_Normalised):
+    """The default: photographs; for what cannot be compared with them, such as signals and other channels, `mixed`."""
 
     @property
     def description(self) -> str:
         """What it is."""
         return "usual"
 
+    @property
+    def is_collection(self) -> bool:
+        """Always."""
+        return True
+
     def for_images(self, images: Tensor) -> Reference:
         """The photographs, or `mixed`."""
         comparable = images.ndim == 4 and images.shape[1] in (1, 3)
-        return Photographs(self.mean, self.std) if comparable else mixed()
+        return (Photographs(self.normalisation) if comparable else mixed()).for_images(images)
 
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """Those of what it stands for."""
         return self.for_images(images).draw(images, rows, sample, seed)
 
 
-Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 _COUNT = 64
 _SIDE = 160
+
+
+_FROM_0_TO_1: Normalisation = ((0.0,), (1.0,))
+_FROM_0_TO_255: Normalisation = ((0.0,), (1 / 255,))
+_FROM_MINUS_1: Normalisation = ((0.5,), (0.5,))
+_LIKE_IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_WORDS = {
+    _FROM_0_TO_1: "as values from 0 to 1",
+    _FROM_0_TO_255: "as values from 0 to 255",
+    _FROM_MINUS_1: "as values from -1 to 1",
+    _LIKE_IMAGENET: "as images normalised with ImageNet's mean and std",
+}
 
 
 def seeming_normalisation(low: float, high: float) -> Normalisation:
@@ -369,10 +465,41 @@ def seeming_normalisation(low: float, high: float) -> Normalisation:
     ((0.5,), (0.5,))
     """
     if low >= 0:
-        return ((0.0,), (1.0,)) if high <= 1 else ((0.0,), (1 / 255,))
-    if low >= -1 and high <= 1:
-        return (0.5,), (0.5,)
-    return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        return _FROM_0_TO_1 if high <= 1 else _FROM_0_TO_255
+    return _FROM_MINUS_1 if low >= -1 and high <= 1 else _LIKE_IMAGENET
+
+
+def _assumed(image: Tensor) -> Normalisation:
+    """How an image (C, H, W) seems to be normalised; what is no photograph is taken as it is."""
+    if image.ndim != 3 or image.shape[0] not in (1, 3):
+        return _FROM_0_TO_1
+    return seeming_normalisation(float(image.min()), float(image.max()))
+
+
+def assumption(images: Tensor) -> str:
+    """In words, how images that nobody said anything about seem to be normalised; some may differ from others.
+
+    >>> assumption(torch.tensor([-0.9, 0.8]).reshape(1, 1, 1, 2))
+    'as values from -1 to 1'
+    """
+    return " or ".join(dict.fromkeys(_WORDS[_assumed(image)] for image in images))
+
+
+def shade(images: Tensor, value: float, normalisation: Normalisation | None = None) -> Tensor:
+    """(N, C, H, W) one shade of grey, 0 black and 1 white, normalised like the images: (value - mean) / std.
+
+    Without a normalisation each image's own values decide how it seems to be normalised.
+
+    >>> shade(torch.zeros(1, 1, 1, 1), 1.0, ((0.5,), (0.25,))).item()
+    2.0
+    """
+    if normalisation is None:
+        rows = [shade(image[None], value, _assumed(image)) for image in images]
+        return torch.cat(rows) if rows else images
+    # A grey image has the mean of the colours' values, as a grey photograph has.
+    is_grey = images.shape[1] == 1
+    mean, std = (_filled(images, (fmean(values),) if is_grey else values) for values in normalisation)
+    return (value - mean) / std
 
 
 def _normalised(photograph: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -414,18 +541,26 @@ def photographs(mean: float | Sequence[float] | None = None, std: float | Sequen
 
     For photographs. For X-rays, spectrograms and the like pass images of your data.
     """
-    if (mean is None) != (std is None):
-        raise SamplingError("photographs take mean and std together, or neither")
-
-    def listed(values: float | Sequence[float] | None) -> tuple[float, ...] | None:
-        return None if values is None else tuple(values) if isinstance(values, Sequence) else (float(values),)
-
-    return Photographs(listed(mean), listed(std))
+    return Photographs(_normalisation(mean, std, "photographs take"))
 
 
-def usual(mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Reference:
+def usual(mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Reference:
     """The default reference, for images normalised with `mean` and `std`; see `Usual`."""
-    return Usual(None if mean is None else tuple(mean), None if std is None else tuple(std))
+    return Usual(_normalisation(mean, std, "the usual reference takes"))
+
+
+def _normalisation(
+    mean: float | Sequence[float] | None, std: float | Sequence[float] | None, taker: str
+) -> Normalisation | None:
+    if mean is None and std is None:
+        return None
+    if mean is None or std is None:
+        raise SamplingError(f"{taker} mean and std together, or neither")
+    return _listed(mean), _listed(std)
+
+
+def _listed(values: float | Sequence[float]) -> tuple[float, ...]:
+    return (float(values),) if isinstance(values, int | float) else tuple(map(float, values))
 
 
 def _where_equal(images: Tensor, pool: Tensor) -> list[frozenset[int]]:
@@ -564,21 +699,17 @@ def constant(value: float | Sequence[float] | None = None) -> Reference:
     return Made(f"constant ({value})", lambda images: _filled(images, value), always=True)
 
 
-def black(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
-    """Black, normalised with `mean` and `std` like the images: (0 - mean) / std."""
-    return _shade("black", 0.0, mean, std)
+def black(mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Reference:
+    """Black, normalised with `mean` and `std` like the images: (0 - mean) / std.
+
+    Without them each image's values decide how it seems to be normalised; see `Shade`.
+    """
+    return Shade(_normalisation(mean, std, "black takes"), name="black", value=0.0)
 
 
-def white(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Reference:
-    """White, normalised with `mean` and `std` like the images: (1 - mean) / std."""
-    return _shade("white", 1.0, mean, std)
-
-
-def _shade(name: str, value: float, mean: float | Sequence[float], std: float | Sequence[float]) -> Reference:
-    def function(images: Tensor) -> Tensor:
-        return (_filled(images, value) - _filled(images, mean)) / _filled(images, std)
-
-    return Made(name, function, always=True)
+def white(mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Reference:
+    """White, normalised with `mean` and `std` like the images, (1 - mean) / std; without them as `black`."""
+    return Shade(_normalisation(mean, std, "white takes"), name="white", value=1.0)
 
 
 def _filled(images: Tensor, value: float | Sequence[float]) -> Tensor:
@@ -611,18 +742,14 @@ MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
 }
 
 
-def by_name(name: str, mean: Sequence[float], std: Sequence[float]) -> Reference:
-    """The reference called `name`; black and white are normalised with `mean` and `std` like the images.
+def by_name(name: str) -> Reference:
+    """The reference called `name`.
 
-    >>> float(by_name("white", (0.5,), (0.25,)).draw(torch.zeros(1, 1, 2, 2), [0], 0, 0).images[0, 0, 0, 0])
-    2.0
+    >>> by_name("colors").description
+    'colours'
     """
     name = "colours" if name == "colors" else name
     check_known(name, MADE_BY_NAME, "reference", SamplingError)
-    if name in ("black", "white"):
-        return (black if name == "black" else white)(mean, std)
-    if name in ("photographs", "usual") and (tuple(mean), tuple(std)) != ((0.0,), (1.0,)):
-        return (photographs if name == "photographs" else usual)(mean, std)
     return MADE_BY_NAME[name]()
 
 
@@ -641,7 +768,7 @@ def as_reference(reference: ReferenceLike, default: str = "usual", samples: int 
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, str):
-        return by_name(reference, (0.0,), (1.0,))
+        return by_name(reference)
     if callable(reference) and not isinstance(reference, Tensor) and not hasattr(reference, "__getitem__"):
         return _from_callable(reference)
     return Images(reference, limit=max(64, samples), seed=seed)

@@ -85,34 +85,34 @@ class SmoothGrad(_AtInput):
 @register(
     "integrated-gradients",
     label="Integrated Gradients",
-    summary="the gradient at the pixels along the path from a baseline, times the difference",
+    summary="the gradient at the pixels along the path from a reference, times the difference",
     group="input",
     cost=28,
     line=("green", ":", "H"),
 )
 class IntegratedGradients(_AtInput):
-    """Integrated Gradients (Sundararajan et al., 2017): relu( sum_c (x - b)_c * mean_a dy/dx_c at b + a (x - b) ).
+    """Integrated Gradients (Sundararajan et al., 2017): relu(sum_c (x - x')_c * mean_a dy/dx_c at x' + a (x - x')).
 
-    With `signed=True` a map's total tends to y(x) - y(b) as the steps grow.
+    With `signed=True` a map's total tends to y(x) - y(x') as the samples grow.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        steps: int = 50,
-        baseline: ReferenceLike = "black",
+        samples: int = 50,
+        reference: ReferenceLike = "black",
         seed: int = 0,
         **common: Unpack[Common],
     ) -> None:
-        gradient = Integrated(steps, baseline=baseline, difference="latent", seed=seed)
+        gradient = Integrated(samples, reference=reference, difference="latent", seed=seed)
         super().__init__(model, gradient, Summed(), **common)
 
 
 @register(
     "expected-gradients",
     label="Expected Gradients",
-    summary="integrated-gradients averaged over reference images instead of one baseline",
+    summary="integrated-gradients averaged over many reference images instead of one",
     group="input",
     cost=20,
     line=("orange", ":", "o"),

@@ -37,7 +37,7 @@ class _Surrogate(Explainer):
         *,
         samples: int = 500,
         cells: int = 8,
-        baseline: ReferenceLike = "black",
+        reference: ReferenceLike = "black",
         seed: int = 0,
         **common: Unpack[Common],
     ) -> None:
@@ -47,7 +47,7 @@ class _Surrogate(Explainer):
         check_samples(samples)
         check_count(cells, "cells")
         self.samples, self.cells, self.seed = samples, cells, seed
-        self.baseline = as_reference(baseline, default="black", seed=seed)
+        self.reference = as_reference(reference, default="black", seed=seed)
 
     @abstractmethod
     def _attribution(self, score: Any) -> Any:
@@ -60,10 +60,11 @@ class _Surrogate(Explainer):
 
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
-        covers = self.baseline.draw(task.images, task.rows.tolist(), 0, self.seed).images
+        reference = self.reference.for_images(task.images)
+        covers = reference.draw(task.images, task.rows.tolist(), 0, self.seed).images
         features = self._features(task.images)
         maps = [self._map(task, row, covers[row, None], features) for row in range(len(task.images))]
-        return Maps([torch.stack(maps)], None, self.baseline.description)
+        return Maps([torch.stack(maps)], None, reference.description)
 
     def _features(self, images: Tensor) -> Tensor:
         """(1, 1, H, W) the number of the cell each pixel lies in, from 0 without gaps."""
@@ -116,7 +117,7 @@ class LIME(_Surrogate):
         alpha: how sparse: the weight of the Lasso's penalty, in units of the score.
         samples: how many covered copies of the image are shown to the network.
         cells: cells along each side.
-        baseline: what covers: a name, an image, a function; see `egcam.Expected`'s reference.
+        reference: what covers: a name, an image, a function; see `egcam.Expected`'s reference.
         seed: of the samples.
         common: the options all explainers take.
     """
@@ -130,11 +131,11 @@ class LIME(_Surrogate):
         alpha: float = 0.01,
         samples: int = 500,
         cells: int = 8,
-        baseline: ReferenceLike = "black",
+        reference: ReferenceLike = "black",
         seed: int = 0,
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(model, samples=samples, cells=cells, baseline=baseline, seed=seed, **common)
+        super().__init__(model, samples=samples, cells=cells, reference=reference, seed=seed, **common)
         self.alpha = alpha
 
     def _attribution(self, score: Any) -> Any:
@@ -159,14 +160,14 @@ class LIME(_Surrogate):
 class KernelSHAP(_Surrogate):
     """KernelSHAP (Lundberg and Lee, 2017), on square cells: the Shapley value of each cell for the score.
 
-    The values of all cells add up to y(x) - y(baseline). The map has one value for each cell; at every pixel it is the
+    The values of all cells add up to y(x) - y(reference). The map has one value for each cell; at every pixel it is the
     value of the whole cell. There should be several times more samples than cells in the image.
 
     Args:
         model: the classifier.
         samples: how many covered copies of the image are shown to the network.
         cells: cells along each side.
-        baseline: what covers: a name, an image, a function; see `egcam.Expected`'s reference.
+        reference: what covers: a name, an image, a function; see `egcam.Expected`'s reference.
         seed: of the samples.
         common: the options all explainers take.
     """

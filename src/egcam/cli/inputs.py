@@ -78,9 +78,9 @@ def check_method(name: str, known: Sequence[str] | None = None) -> None:
 
 
 def read_reference(text: str | None, classifier: Classifier) -> Any:
-    """The references named on the command line: a folder or file of images, or one of egcam's own by name.
+    """The references named on the command line: a folder or file of images, or the name of one of egcam's own.
 
-    Images are prepared as the network wants them; black and white are so in the network's own colours.
+    Images are prepared as the network wants them.
     """
     from egcam.attribution import references
 
@@ -90,7 +90,7 @@ def read_reference(text: str | None, classifier: Classifier) -> Any:
     if path.exists():
         return _reference_images(path, classifier)
     if text in references.MADE_BY_NAME:
-        return references.by_name(text, classifier.preprocessing.mean, classifier.preprocessing.std)
+        return text
     names = ", ".join(references.MADE_BY_NAME)
     hint = near_misses(text, references.MADE_BY_NAME)
     hint = f"{hint} " if hint.startswith("did") else ""

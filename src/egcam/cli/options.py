@@ -74,9 +74,7 @@ Reference = Annotated[
         "mixed, photographs, blurred, colours, noise, uniform, constant, black, white.",
     ),
 ]
-Samples = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="How many samples (or steps) a sampling method takes.")
-]
+Samples = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many samples a sampling method takes.")]
 Tolerance = Annotated[
     float | None,
     typer.Option(metavar="T", help="Stop sampling once the map's relative standard error is at most T, such as 0.1."),

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from egcam.attribution import registry
 from egcam.attribution.explanation import Explanation
+from egcam.attribution.references import Normalisation
+from egcam.attribution.shared_options import options_for
 from egcam.errors import InputError, MethodError
 from egcam.evaluation.failures import Failure, Fault, fault_of, report
 from egcam.evaluation.score import Score
@@ -61,6 +63,7 @@ def evaluate(
     curves: bool = False,
     progress: Callable[[str], None] | None = None,
     dimensions: int | None = None,
+    normalisation: Normalisation | None = None,
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
 
@@ -79,7 +82,8 @@ def evaluate(
         metrics: names of metrics; None is all of the paper's that the inputs allow.
         target: the classes to explain, or `egcam.targets`, one or one per image; None is the prediction.
         masks: (N, H, W) masks of the objects, for localization.
-        reference: what SlopeCAM's references are drawn from; goes to the named methods that take one.
+        reference: what the named methods that take one compare images with. One that starts from a single image, such
+            as black, keeps it where a collection of images is given.
         seed: for methods by name and for metrics.
         protocol: "default", or "paper" for the paper's conventions in metrics.
         layer: for methods by name that take one.
@@ -96,6 +100,8 @@ def evaluate(
         curves: keep the insertion and deletion curves in `Table.curves`.
         progress: called with a line when a method begins a metric.
         dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the model.
+        normalisation: the images' mean and standard deviation, for what is black, white or a photograph to methods by
+            name and metrics; None lets each image's values decide, and `Table.assumed` says how for metrics.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
@@ -104,7 +110,8 @@ def evaluate(
         (8, 5)
     """
     of_model: dict[str, Any] = {"inputs": inputs, "keywords": keywords, "classes": classes, "dimensions": dimensions}
-    case = Case(model, images, target=target, masks=masks, batch_size=batch_size, **of_model)
+    of_model |= {"batch_size": batch_size, "normalisation": normalisation}
+    case = Case(model, images, target=target, masks=masks, **of_model)
     chosen = _with_options(_chosen_metrics(metrics, masks), seed, protocol, metric_options or {})
     labels = list(image_names) if image_names is not None else list(range(len(case.images)))
     if len(labels) != len(case.images):
@@ -129,7 +136,7 @@ def evaluate(
     kept: dict[tuple[str, str], Mapping[int | str, Curve]] = {}
     maps: dict[str, Tensor] = {}
     for name, method in found.items():
-        maker = _maker(method, common, (method_options or {}).get(name, {}))
+        maker = _maker(method, common, (method_options or {}).get(name, {}), normalisation)
         measured = measure(case, name, maker, chosen, labels, progress or _silent, by_name=isinstance(method, str))
         rows += measured.rows
         failures += measured.failures
@@ -138,7 +145,7 @@ def evaluate(
         if curves:
             kept |= {(name, key): of_metric for key, of_metric in measured.curves.items()}
     report(failures)
-    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), kept, maps)
+    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), kept, maps, case.assumed)
 
 
 def _silent(text: str) -> None:
@@ -203,15 +210,13 @@ def _check_method(method: Method) -> None:
         raise MethodError(f"a method is a name or a callable (images, target) -> maps, not {type(method).__name__}")
 
 
-def _maker(method: Method, common: Options, options: Options) -> Maker:
+def _maker(method: Method, common: Options, options: Options, normalisation: Normalisation | None) -> Maker:
     """Makes the explainer for a model; one that is there already is of its own model, whatever the other."""
 
     def make(model: nn.Module) -> Explainer:
         if not isinstance(method, str):
             return method
-        takes = registry.takes(method)
-        usual = {key: value for key, value in common.items() if value is not None and key in takes}
-        return registry.create(method, model, **{**usual, **options})
+        return registry.create(method, model, **options_for(method, common, options, normalisation))
 
     return make
 

@@ -41,6 +41,7 @@ class Table:
         metrics: likewise.
         curves: where they were asked for, insertion and deletion curves by (method, metric) and then by image.
         maps: (N, h, w) the maps of each method, before they were enlarged; NaN for an image it could not explain.
+        assumed: how the images were assumed to be normalised, where a metric needed to know it and nobody had said it.
     """
 
     rows: Sequence[Score]
@@ -48,6 +49,7 @@ class Table:
     metrics: tuple[str, ...]
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
     maps: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    assumed: str | None = None
     # By metric, what `egcam.evaluation.controls` found: a report asks for it in each of its forms.
     weak: dict[str, frozenset[str]] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
@@ -171,7 +173,8 @@ class Table:
     def _notes(self) -> list[str]:
         over = means_over(self)
         names = {method: method for method in self.methods}
-        return [over[0].upper() + over[1:], *missing(self, names, lambda name: metric_called(name).label)]
+        assumed = [f"Black and white are those of images taken {self.assumed}"] if self.assumed else []
+        return [over[0].upper() + over[1:], *assumed, *missing(self, names, lambda name: metric_called(name).label)]
 
 
 def _pandas() -> Any:

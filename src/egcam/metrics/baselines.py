@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from egcam.attribution.references import Normalisation, shade
 from egcam.errors import InputError, check_known
 from egcam.imageops import along, of_dimension, places
 
 Baseline: TypeAlias = str | float | Tensor | Callable[[Tensor], Tensor]
 
 
-def black(images: Tensor) -> Tensor:
-    """The smallest value of each image: black, whatever the preprocessing did to it."""
+def darkest(images: Tensor) -> Tensor:
+    """The smallest value of each image, which Quantus and the paper call black."""
     return images.amin((1, *places(images)), keepdim=True)
 
 
-def white(images: Tensor) -> Tensor:
+def lightest(images: Tensor) -> Tensor:
     """The largest value of each image."""
     return images.amax((1, *places(images)), keepdim=True)
 
@@ -55,8 +56,8 @@ def blur(images: Tensor, size: int = 11, sigma: float = 5.0) -> Tensor:
 
 
 NAMED: dict[str, Callable[[Tensor], Tensor]] = {
-    "black": black,
-    "white": white,
+    "darkest": darkest,
+    "lightest": lightest,
     "mean": mean,
     "grey": grey,
     "zero": zero,
@@ -64,21 +65,29 @@ NAMED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def replacement(baseline: Baseline, images: Tensor) -> Tensor:
+# These depend on how the images were normalised: 0 and 1 before it.
+SHADES = {"black": 0.0, "white": 1.0}
+
+
+def replacement(baseline: Baseline, images: Tensor, normalisation: Normalisation | None = None) -> Tensor:
     """What replaces the pixels of `images`, in a shape that broadcasts to theirs.
 
     Args:
-        baseline: one of "black", "white", "mean", "grey", "zero" and "blur"; a number; a tensor that
-            broadcasts to the images; or a function from images to such a tensor.
+        baseline: one of "black", "white", "darkest" and "lightest" (each image's smallest and largest value), "mean",
+            "grey", "zero" and "blur"; a number; a tensor that broadcasts to the images; or a function from images to
+            such a tensor.
         images: (N, C, H, W).
+        normalisation: their mean and standard deviation, for black and white; None lets each image's values decide how
+            it seems to be normalised, as for `egcam.references.black`.
 
     Example:
-        >>> replacement("black", torch.tensor([3.0, 1.0, 2.0, 5.0]).view(1, 1, 2, 2)).item()
-        1.0
+        >>> image = torch.tensor([3.0, 1.0, 2.0, 5.0]).view(1, 1, 2, 2)
+        >>> replacement("darkest", image).item(), replacement("black", image, ((0.5,), (0.5,)))[0, 0, 0, 0].item()
+        (1.0, -1.0)
     """
     if isinstance(baseline, str):
-        check_known(baseline, NAMED, "baseline")
-        return NAMED[baseline](images)
+        check_known(baseline, [*SHADES, *NAMED], "baseline")
+        return shade(images, SHADES[baseline], normalisation) if baseline in SHADES else NAMED[baseline](images)
     made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
     tensor = torch.as_tensor(made, dtype=images.dtype, device=images.device)
     tensor = tensor.reshape((1,) * (images.ndim - tensor.ndim) + tuple(tensor.shape))

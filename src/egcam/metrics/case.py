@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Explanation
+from egcam.attribution.references import Normalisation, assumption
 from egcam.errors import InputError
-from egcam.metrics.baselines import Baseline, replacement
+from egcam.metrics.baselines import SHADES, Baseline, replacement
 from egcam.metrics.explaining import Explainer, maps_in_batches
 from egcam.metrics.inputs import Maps, as_images, as_maps, as_masks, as_tensor, explained_target, scaled_by_peak
 from egcam.metrics.noise import Noise
@@ -37,6 +38,7 @@ class _Network:
     images: int
     logits: Tensor | None = None
     found: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+    assumed: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Case:
         classes: the class names, for targets by name; None are those of the model, or of the explanation.
         dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the explanation,
             explainer or model.
+        normalisation: the mean and the standard deviation the images were normalised with, for black and white as
+            baseline; None lets each image's values decide, and `assumed` says how.
 
     Example:
         >>> from egcam.metrics import Deletion, Insertion
@@ -102,7 +106,9 @@ class Case:
         keywords: Mapping[str, Any] | None = None,
         classes: Classes | None = None,
         dimensions: int | None = None,
+        normalisation: Normalisation | None = None,
     ) -> None:
+        self.normalisation = normalisation
         said = _said(dimensions, heatmaps, explainer)
         # A model that was given a list of images takes lists.
         self._model = FromList(model) if model is not None and is_listed(images) else model
@@ -141,6 +147,7 @@ class Case:
             batch_size=self._batch_size,
             classes=self._classes,
             dimensions=self.images.ndim - 2,
+            normalisation=self.normalisation,
         )
         case.extra = self.extra.part(torch.tensor(chosen, device="cpu"))
         case._network, case._rows = self._network, [self._rows[place] for place in chosen]
@@ -161,6 +168,7 @@ class Case:
             logits=self._network.logits,
             classes=self._classes,
             dimensions=None if self._images is None else self._images.ndim - 2,
+            normalisation=self.normalisation,
         )
         case.extra = self.extra
         return case
@@ -300,6 +308,18 @@ class Case:
 
     # -- what metrics share
 
+    @property
+    def assumed(self) -> str | None:
+        """How the images were assumed to be normalised, where black or white was asked for and nobody had said it."""
+        return " or ".join(self._network.assumed) or None
+
+    def replacement(self, baseline: Baseline, images: Tensor | None = None) -> Tensor:
+        """What replaces removed pixels of the images, or of some; see `egcam.metrics.replacement`."""
+        images = self.images if images is None else images
+        if self.normalisation is None and isinstance(baseline, str) and baseline in SHADES:
+            self._network.assumed[assumption(images)] = None
+        return replacement(baseline, images, self.normalisation)
+
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, computed at the first call with this key."""
         if key not in self._shared:
@@ -313,7 +333,7 @@ class Case:
         """The score while pixels are replaced, `step` at a time in the maps' order; see `ordered_curve`."""
 
         def make() -> Curve:
-            end = replacement(baseline, self.images)
+            end = self.replacement(baseline)
             return ordered_curve(self.scorer(score), self.maps, end, step, inserting, descending)
 
         return self.once(key, make)
@@ -342,7 +362,12 @@ class Case:
 
         def make() -> tuple[Tensor, Tensor]:
             scorer, maps = self.scorer(score), self.maps
-            return scorer.clean, scorer.altered(rows, lambda part: shown(self.images[part], maps[part], baseline))
+
+            def seen(part: slice) -> Tensor:
+                images = self.images[part]
+                return shown(images, maps[part], self.replacement(baseline, images))
+
+            return scorer.clean, scorer.altered(rows, seen)
 
         return self.once(key, make)
 
@@ -363,10 +388,9 @@ class Case:
         return found.first(samples)
 
 
-def shown(images: Tensor, maps: Tensor, baseline: Baseline) -> Tensor:
+def shown(images: Tensor, maps: Tensor, empty: Tensor) -> Tensor:
     """The images seen through their maps: b + h·(x - b), h the map cut at 0 and divided by its maximum."""
     window = scaled_by_peak(maps.clamp(min=0))[:, None].to(images)
-    empty = replacement(baseline, images)
     return empty + window * (images - empty)
 
 

@@ -147,9 +147,10 @@ class ShapleyAgreement(Metric):
 
     Attributes:
         layer: by name; None is the one the map was made at or, if unknown, the one found as for any method.
-        references: (M, C, H, W) images, preprocessed as the model expects; None is `most` photographs for each image.
-        most: how many references are used for an image.
-        permutations: how many for each image, `most` or more.
+        reference: (M, C, H, W) images, preprocessed as the model expects, or a name, as for a method; None is
+            photographs.
+        samples: how many references are used for an image.
+        permutations: how many for each image, `samples` or more.
         measure: "pearson", "rank" or "cosine".
         score: "logit", "probability" or "sigmoid".
         seed: of the permutations.
@@ -157,13 +158,13 @@ class ShapleyAgreement(Metric):
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval()
-        >>> shapley_agreement(net, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), layer="1", most=2).shape
+        >>> shapley_agreement(net, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), layer="1", samples=2).shape
         torch.Size([2])
     """
 
     layer: str | None = None
-    references: Any = None
-    most: int = 8
+    reference: Any = None
+    samples: int = 8
     permutations: int = 32
     measure: Literal["pearson", "rank", "cosine"] = "pearson"
     score: Score = "logit"
@@ -174,8 +175,8 @@ class ShapleyAgreement(Metric):
         """(N,) the correlations."""
         if self.measure not in ("pearson", "rank", "cosine"):
             raise InputError(f"measure is 'pearson', 'rank' or 'cosine', not {self.measure!r}")
-        if check_positive("permutations", self.permutations) < check_positive("most", self.most):
-            raise InputError(f"{self.permutations} permutations are too few for {self.most} references")
+        if check_positive("permutations", self.permutations) < check_positive("samples", self.samples):
+            raise InputError(f"{self.permutations} permutations are too few for {self.samples} references")
         rows = usable_rows(case, self.name)
         made, scores = case.at_layer, torch.full((len(case.images),), torch.nan).to(case.maps)
         if not len(rows):
@@ -198,15 +199,15 @@ class ShapleyAgreement(Metric):
             return _shapley_values(swaps, own, self.permutations, self.seed)
 
         reshape = reshape_of(case, layer, self.reshape)
-        return played_with_others(case, rows, layer, self.references, self.most, self.score, reshape, play)
+        return played_with_others(case, rows, layer, self.reference, self.samples, self.score, reshape, play)
 
     def _key(self, layer: str | None, reshape: Reshape | None) -> Hashable:
-        how = (self.references, self.most, self.permutations, self.score, self.seed)
+        how = (self.reference, self.samples, self.permutations, self.score, self.seed)
         return work_key(self.name, layer, id(reshape) if callable(reshape) else reshape, *how)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""
-        return CLEAN, Work(self._key(self.layer, self.reshape), 2 + self.most, any_map=True)
+        return CLEAN, Work(self._key(self.layer, self.reshape), 2 + self.samples, any_map=True)
 
 
 shapley_agreement = ShapleyAgreement.function

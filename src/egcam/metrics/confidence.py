@@ -246,7 +246,7 @@ def _seen_through_map(case: Case, baseline: Baseline, score: Score) -> tuple[Ten
     scorer, images, asked, maps = case.scorer(score), case.images, case.asked, case.maps
     after, again = [], []
     for part in chunks(len(images), scorer.batch_size):
-        seen = shown(images[part], maps[part], baseline)
+        seen = shown(images[part], maps[part], case.replacement(baseline, images[part]))
         after.append(scorer(seen, torch.arange(part.start, part.stop, device=images.device)))
         own = case.extra.part(torch.arange(part.start, part.stop, device="cpu"))
         again.append(maps_in_batches(case.explainer, seen, of_images(asked, part), scorer.batch_size, own))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from egcam.errors import InputError, check_known
 from egcam.imageops import Size, along, by_row, has_double, size_of, upsampled
-from egcam.metrics.baselines import Baseline, replacement
+from egcam.metrics.baselines import Baseline
 from egcam.metrics.case import Case
 from egcam.metrics.functions import function_of
 from egcam.metrics.inputs import Maps, as_maps, check_positive, scaled_by_peak
@@ -77,7 +77,7 @@ class _OfCurve(Metric):
     meaning="Groups of pixels are removed one at a time; the correlation between their share of the map and the drop "
     "in the class score. 1 if the map's values are in proportion.",
     paper=True,
-    paper_options={"step": 224},
+    paper_options={"step": 224, "baseline": "darkest"},
 )
 @dataclass(frozen=True)
 class FaithfulnessEstimate(Metric):
@@ -117,7 +117,7 @@ class FaithfulnessEstimate(Metric):
             every = torch.ones(len(images), dtype=torch.bool)
             case.undefined(every, f"one group: a step of {step} pixels is the whole image")
         scorer, counts = case.scorer(self.score), torch.full((len(images),), count, device=images.device)
-        end = replacement(self.baseline, images)
+        end = case.replacement(self.baseline)
         drops = scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative=False)
         case.undefined(~drops.isfinite().all(1), "the model's output is not finite")
         return pearson(group_sums(maps, groups, count), drops).to(drops)
@@ -134,7 +134,7 @@ class FaithfulnessEstimate(Metric):
     label="PF",
     meaning="Pixels are blackened, the most important ones first; the area under the class score.",
     paper=True,
-    paper_options={"step": 224, "quantus": True},
+    paper_options={"step": 224, "baseline": "darkest", "quantus": True},
 )
 @dataclass(frozen=True)
 class PixelFlipping(_OfCurve):
@@ -142,8 +142,8 @@ class PixelFlipping(_OfCurve):
 
         PF = ∫_0^1 p_y(x with its share t of most relevant pixels replaced) dt      (trapezoid, both ends)
 
-    Conventions: ties in reading order; `step` is one row's worth of pixels (224 at 224 px); black is the
-    image's smallest value. protocol="paper": step 224 and `quantus`. Only the order of the map matters.
+    Conventions: ties in reading order; `step` is one row's worth of pixels (224 at 224 px).
+    protocol="paper": step 224, `quantus`, and each image's smallest value as black. Only the order of the map matters.
 
     Attributes:
         step: pixels flipped at once.
@@ -341,7 +341,7 @@ class Irof(Metric):
         else:
             labels = as_segments(self.segments, images)
         groups, counts = _segments_by_relevance(case.maps, labels)
-        scorer, end = case.scorer(self.score), replacement(self.baseline, images)
+        scorer, end = case.scorer(self.score), case.replacement(self.baseline)
         altered = replaced_scores(scorer, images, end, groups, counts, cumulative=True)
         clean = scorer.clean[:, None]
         ratios = torch.where(clean != 0, altered / torch.where(clean != 0, clean, 1.0), 0.0)
@@ -481,7 +481,7 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
     label="Inf",
     meaning="Patches are removed one at a time; how badly the map predicts the change in the class score.",
     paper=True,
-    paper_options={"patch": "paper", "scale": "unit-sum"},
+    paper_options={"patch": "paper", "scale": "unit-sum", "baseline": "darkest"},
 )
 @dataclass(frozen=True)
 class Infidelity(Metric):
@@ -526,7 +526,7 @@ class Infidelity(Metric):
         images, maps = case.images, case.maps
         groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
         # Once, because a function given as baseline may be random.
-        end = replacement(self.baseline, images)
+        end = case.replacement(self.baseline)
         drops = self._drops(case, end)
         said = group_sums(maps * (images - end).sum(1).to(maps), groups, count).to(drops)
         if self.cumulative:
@@ -535,7 +535,7 @@ class Infidelity(Metric):
 
     def patch_drops(self, case: Case) -> Tensor:
         """(N, patches) how much the score falls when each patch is replaced: the part that no map plays in."""
-        return self._drops(case, replacement(self.baseline, case.images))
+        return self._drops(case, case.replacement(self.baseline))
 
     def _drops(self, case: Case, end: Tensor) -> Tensor:
         sides = patch_sides(self.patch, size_of(case.images))
@@ -661,7 +661,7 @@ class SensitivityN(Metric):
         rows = torch.arange(total, device=images.device).repeat_interleave(per_image)
         drawn = torch.arange(total * per_image, device=images.device) % subsets
         wanted = sizes.repeat_interleave(subsets).repeat(total)
-        scorer, end = case.scorer(self.score), replacement(self.baseline, images).expand_as(images)
+        scorer, end = case.scorer(self.score), case.replacement(self.baseline).expand_as(images)
 
         def make(part: slice) -> Tensor:
             gone = places[drawn[part]] < by_row(wanted[part], places)

@@ -30,6 +30,7 @@ _OF_MODEL: dict[str, tuple[str, Any]] = {
     "keywords": ("additional keyword inputs of the model.", None),
     "classes": ("the class names, for targets by name.", None),
 }
+_OF_SHADES = {"normalisation": ("the images' mean and standard deviation, for black and white; see `Case`.", None)}
 
 
 def function_of(
@@ -56,6 +57,8 @@ def function_of(
     more: dict[str, tuple[str, Any]] = {"protocol": (_PROTOCOL, "default")} if kind.paper_options else {}
     if "model" in inputs:
         more |= {"batch_size": (_BATCH, None), "dimensions": (_DIMENSIONS, None), **_OF_MODEL}
+        if any(field.name == "reference" or field.name.endswith("baseline") for field in options):
+            more |= _OF_SHADES
         if kind.reuses_maps:
             more = {"heatmaps": (_MAPS_ALREADY_MADE, None), **more}
     parameters = [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
 from egcam.attribution.options import Common
-from egcam.attribution.references import photographs
+from egcam.attribution.references import Normalisation, Reference, as_reference
 from egcam.errors import InputError
 from egcam.imageops import area_mean
 from egcam.metrics.case import Case
@@ -40,23 +40,28 @@ def played_with_others(
     case: Case,
     rows: Tensor,
     layer: str | None,
-    references: Any,
-    most: int,
+    reference: Any,
+    samples: int,
     score: Score,
     reshape: Reshape | None,
     play: Callable[[CellSwaps, range], Tensor],
 ) -> Tensor:
     """What `play` finds of the images at some rows, one after the other.
 
-    It gets the numbers of the references that each is played with: the first `most` of those given, else as many
-    photographs, normalised as the image seems to be.
+    It gets the numbers of the references that each is played with: the first `samples` of the images given, else as
+    many photographs, or what else goes by a name, normalised like the images.
     """
-    images, shared = case.images[rows], references is not None
-    others = references if shared else _photographs_for(images, most)
+    images = case.images[rows]
+    if shared := not (reference is None or isinstance(reference, str | Reference)):
+        others = reference
+    else:
+        source = as_reference(reference, default="photographs").for_images(images)
+        samples = samples if source.varies else 1
+        others = _drawn(source, images, samples, case.normalisation)
 
     def with_own(swaps: CellSwaps) -> Tensor:
-        first = 0 if shared else most * swaps.row
-        return play(swaps, range(first, min(first + most, swaps.references)))
+        first = 0 if shared else samples * swaps.row
+        return play(swaps, range(first, min(first + samples, swaps.references)))
 
     common: Common = {
         "score": score,
@@ -92,11 +97,11 @@ def on_cells(case: Case, rows: Tensor, size: Sequence[int]) -> Tensor:
     return area_mean((case.maps if is_coarser else made)[rows], size)
 
 
-def _photographs_for(images: Tensor, most: int) -> Tensor:
-    """(N most, C, H, W) that many for each image, image by image."""
+def _drawn(source: Reference, images: Tensor, samples: int, normalisation: Normalisation | None) -> Tensor:
+    """(N samples, C, H, W) that many for each image, image by image."""
     own = range(len(images))
-    draw = photographs().bind(images, own, 0)
-    return torch.stack([draw(own, sample).images for sample in range(most)], 1).flatten(0, 1)
+    draw = source.normalised(normalisation).bind(images, own, 0)
+    return torch.stack([draw(own, sample).images for sample in range(samples)], 1).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,8 @@ class _LayerCurve(Metric):
     """What the two have in common."""
 
     layer: str | None = None
-    references: Any = None
-    most: int = 4
+    reference: Any = None
+    samples: int = 4
     steps: int = 16
     score: Score = "probability"
     reshape: Any = None
@@ -114,7 +119,7 @@ class _LayerCurve(Metric):
 
     def curve(self, case: Case) -> Curve:
         """The score while cells are swapped, the most relevant first."""
-        check_positive("most", self.most)
+        check_positive("samples", self.samples)
         check_positive("steps", self.steps)
         rows = usable_rows(case, self.name)
         scores = torch.full((len(case.images), self.steps + 1), torch.nan).to(case.maps)
@@ -131,7 +136,7 @@ class _LayerCurve(Metric):
             def play(swaps: CellSwaps, own: range) -> Tensor:
                 return self._swapped(swaps, maps(swaps.size)[swaps.row], own)
 
-            how = (layer, self.references, self.most, self.score, reshape_of(case, layer, self.reshape))
+            how = (layer, self.reference, self.samples, self.score, reshape_of(case, layer, self.reshape))
             scores[rows] = played_with_others(case, rows, *how, play).to(scores)
         fractions = torch.arange(self.steps + 1).to(scores) / self.steps
         return Curve(fractions.expand_as(scores), scores)
@@ -151,7 +156,7 @@ class _LayerCurve(Metric):
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A dry run, a pass for the image and one for each reference; the rest are tails."""
-        return CLEAN, Work(self.name, 2 + self.most)
+        return CLEAN, Work(self.name, 2 + self.samples)
 
 
 @register(
@@ -172,13 +177,13 @@ class LayerInsertion(_LayerCurve):
     run.
 
     Conventions: a map of the layer's size counts as it was made, another is averaged over each cell; ties in reading
-    order. Without `references` the photographs that
-    come with the package take their place.
+    order. Without a `reference` the photographs that come with the package take its place.
 
     Attributes:
         layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
-        references: (M, C, H, W) images, preprocessed as the model expects; None is photographs.
-        most: how many references are used for an image.
+        reference: (M, C, H, W) images, preprocessed as the model expects, or a name, as for a method; None is
+            photographs.
+        samples: how many references are used for an image.
         steps: of the curve.
         score: "probability", "logit" or "sigmoid".
         reshape: how the layer's output becomes maps; None is as it did when the map was made.
@@ -210,8 +215,9 @@ class LayerDeletion(_LayerCurve):
 
     Attributes:
         layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
-        references: (M, C, H, W) images, preprocessed as the model expects; None is photographs.
-        most: how many references are used for an image.
+        reference: (M, C, H, W) images, preprocessed as the model expects, or a name, as for a method; None is
+            photographs.
+        samples: how many references are used for an image.
         steps: of the curve.
         score: "probability", "logit" or "sigmoid".
         reshape: how the layer's output becomes maps; None is as it did when the map was made.

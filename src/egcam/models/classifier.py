@@ -82,8 +82,7 @@ class Classifier:
     ) -> Explanation:
         """Explain a photograph, with the network's own preprocessing, class names and layer.
 
-        `samples` and `reference` mean the same for every method: a method with a single baseline takes them as its
-        steps and its baseline, by default black as this network sees it.
+        Black, white and photographs as `reference` are normalised like this network's images.
 
         Args:
             photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. The result for one
@@ -103,41 +102,30 @@ class Classifier:
         """
         # The one place where models import methods: explaining photographs needs both.
         from egcam.attribution.registry import create
+        from egcam.attribution.shared_options import options_for
 
         given = {name: value for name, value in options.items() if value is not None}
-        known = self.applicable(method, given)
-        # Options with no counterpart in the method are left in: `create` refuses them.
-        refused = {name: value for name, value in given.items() if name not in known}
-        if "steps" in known and "steps" not in given:
-            refused.pop("samples", None)
-        if "baseline" in known and "baseline" not in given and not isinstance(given.get("reference"), Tensor):
-            refused.pop("reference", None)
+        known = options_for(method, self._known, given, self.preprocessing.normalisation)
 
         def passes(done: int, total: int) -> None:
             if progress is not None and total > 0:
                 progress(done / total)
 
-        explainer = create(method, self.model, **known, **refused)
+        explainer = create(method, self.model, **known)
         images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
         found = explainer(images.to(self.device), target, progress=passes)
         return replace(found, preprocessing=self.preprocessing)
 
-    def applicable(self, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Of options meant for several methods, those this one takes, under its own names for them; see `explain`."""
-        from egcam.attribution.references import black, usual
-        from egcam.attribution.registry import takes
+    def options_for(self, method: str, shared: Mapping[str, Any]) -> dict[str, Any]:
+        """Of options meant for several methods those this one takes; see `egcam.attribution.shared_options`."""
+        from egcam.attribution.shared_options import options_for
 
-        known: dict[str, Any] = {"classes": self.classes, "layer": self.layer}
-        known.update((name, value) for name, value in options.items() if value is not None)
-        accepted = takes(method)
-        if "steps" in accepted and "samples" in known:
-            known.setdefault("steps", known["samples"])
-        if "baseline" in accepted:
-            given, seen = known.get("reference"), self.preprocessing
-            usable = given is not None and not isinstance(given, Tensor)
-            known.setdefault("baseline", given if usable else black(seen.mean, seen.std))
-        known.setdefault("reference", usual(self.preprocessing.mean, self.preprocessing.std))
-        return {name: value for name, value in known.items() if value is not None and name in accepted}
+        given = {name: value for name, value in shared.items() if value is not None}
+        return options_for(method, {**self._known, **given}, None, self.preprocessing.normalisation)
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        return {"classes": self.classes, "layer": self.layer}
 
     def images(self, photo: Image.Image | Tensor) -> Tensor:
         """(N, C, H, W) on the network's device: a photograph prepared, or a tensor as it is."""

@@ -68,6 +68,11 @@ class Preprocessing:
         normalized = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalized.transpose(2, 0, 1)))
 
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The mean and the standard deviation, as references and metrics take them."""
+        return tuple(self.mean), tuple(self.std)
+
     def _ordered(self, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The colours in the order the network takes them in."""
         return pixels

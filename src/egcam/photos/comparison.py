@@ -12,7 +12,6 @@ from PIL import Image
 from torch import Tensor
 
 from egcam.attribution.registry import method as registered
-from egcam.attribution.registry import takes
 from egcam.drawing.overlays import Tile, bars, grid, overlay_image
 from egcam.errors import EgcamError, InputError
 from egcam.models.classifier import Classifier, Prediction
@@ -173,7 +172,7 @@ def explain_one(
 
     Options that the method does not take are left out.
     """
-    used = classifier.applicable(method, options or {})
+    used = classifier.options_for(method, options or {})
     start = time.perf_counter()
     explanation = classifier.explain(images, method, target, progress=progress, **used)
     seconds = time.perf_counter() - start
@@ -198,20 +197,13 @@ def scored(comparison: Comparison, classifier: Classifier, image: Image.Image, s
     case: Case | None = None
     for result in comparison.results:
         maps = result.explanation
-        case = Case(classifier.model, images, maps, comparison.target.index) if case is None else case.explained(maps)
+        if case is None:
+            seen = classifier.preprocessing.normalisation
+            case = Case(classifier.model, images, maps, comparison.target.index, normalisation=seen)
+        else:
+            case = case.explained(maps)
         results.append(replace(result, score=float(measure(case))))
     return replace(comparison, results=tuple(results))
-
-
-def unused(method: str, options: Mapping[str, Any]) -> list[str]:
-    """The names of the options given that the method ignores."""
-    accepted = takes(method)
-    useful = set(accepted)
-    if "steps" in accepted:
-        useful.add("samples")
-    if "baseline" in accepted and not isinstance(options.get("reference"), Tensor):
-        useful.add("reference")
-    return [name for name, value in options.items() if value is not None and name not in useful]
 
 
 def _columns(count: int) -> int:

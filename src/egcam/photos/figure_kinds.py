@@ -88,7 +88,7 @@ class Request:
         self, method: str, images: Tensor, targets: Tensor, part: tuple[float, float] = (0.0, 1.0)
     ) -> Explanation:
         """One method on all images; `part` of the whole work is this."""
-        options = self.classifier.applicable(method, self.options)
+        options = self.classifier.options_for(method, self.options)
         return self.classifier.explain(images, method, targets, progress=part_of(self.progress, *part), **options)
 
 
@@ -259,7 +259,7 @@ def _convergence(request: Request) -> Drawn:
     from egcam.figures import convergence, sampling_convergence
 
     (photograph,) = request.photographs
-    options = request.classifier.applicable(request.methods[0], request.options)
+    options = request.classifier.options_for(request.methods[0], request.options)
     most = options.pop("samples", None) or 64
     counts = sorted({*(2**power for power in range(int(most).bit_length())), int(most)})
     data = sampling_convergence(
@@ -307,12 +307,13 @@ def _evaluated(request: Request, metrics: str, curves: bool = False) -> tuple[Ta
         target=targets,
         masks=torch.stack(masks) if masks else None,
         seed=request.options.get("seed") or 0,
-        method_options={name: request.classifier.applicable(name, request.options) for name in request.methods},
+        method_options={name: request.classifier.options_for(name, request.options) for name in request.methods},
         metric_options={name: {"step": request.step} for name in stepped},
         image_names=[f"{number} {one.file}" for number, one in enumerate(request.photographs)],
         batch_size=request.options.get("batch_size"),
         progress=step,
         curves=curves,
+        normalisation=request.classifier.preprocessing.normalisation,
     )
     skipped = {}
     for method in table.methods:

@@ -229,7 +229,7 @@ def explain_objects(
     start = time.perf_counter()
     images = network.images(photograph).expand(len(objects), -1, -1, -1)
     targets = [one.target for one in objects]
-    used = network.applicable(method, options or {})
+    used = network.options_for(method, options or {})
     explanation = network.explain(images, method, targets, progress=progress, **used)
     seconds = time.perf_counter() - start
     return ExplainedObjects(title, picture, network.name, tuple(objects), explanation, seconds, sharpness)

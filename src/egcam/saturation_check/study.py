@@ -139,7 +139,7 @@ def study_model(
     methods = {}
     for number, name in enumerate(COMPARED):
         given = {**(options or {}), "layer": measured.layer, "seed": seed, "batch_size": batch_size}
-        explanation = classifier.explain(images, name, measured.targets, **classifier.applicable(name, given))
+        explanation = classifier.explain(images, name, measured.targets, **classifier.options_for(name, given))
         patches = top_patches(classifier.model, images, explanation, measured.targets, grid=grid, batch_size=batch_size)
         methods[name] = MethodPatches(explanation, patches, tuple(to_pil(seen.colours(patches.shown))))
         report(_CURVES + _MAPS * (number + 1) / len(COMPARED))

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from egcam.studies.specs import (
     reference_source,
 )
 
-_GIVEN_TO_METRICS = ("model", "images", "heatmaps", "masks", "explainer", "target", "seed", "protocol", "batch_size")
+_GIVEN_TO_METRICS = ("seed",)
 _GIVEN_TO_METHODS = ("layer", "seed")
 _TABLES = {"models": ModelSpec, "data": DataSpec, "reference": ReferenceSpec, "run": RunSpec}
 _MISSING = {
@@ -250,7 +249,7 @@ def _metric(name: str, options: Mapping[str, Any]) -> MetricSpec:
         known = metric(name)
     except MetricError as error:
         raise StudyError(f"metrics: {error}") from error
-    takes = [key for key in signature(known.function).parameters if key not in _GIVEN_TO_METRICS]
+    takes = [key for key in known.options() if key not in _GIVEN_TO_METRICS]
     _check_names(options, takes, f"metric.{name}.", f"an option of {known.name}")
     return MetricSpec(known.name, options)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from egcam.attribution import references, registry
 from egcam.attribution.explainer import Explainer
+from egcam.attribution.shared_options import options_for
 from egcam.errors import LayerError, near_misses
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
@@ -68,19 +69,17 @@ class Network:
 
         `batch` is the most images in one pass, where memory does not allow what the method would take.
         """
-        source = source_of(self.study, method)
-        usual = {"layer": self.layer, "seed": self.study.seed}
-        takes = registry.takes(method.method)
-        given = {key: value for key, value in usual.items() if value is not None and key in takes}
-        # Drawn only for methods that compare with references: reading a pool takes a while.
-        reference = {"reference": self.reference(source)} if "reference" in takes else {}
-        limit = {}
-        if batch is not None and "batch_size" in takes:
-            limit = {"batch_size": min(batch, method.options.get("batch_size") or batch)}
-        return {**given, **method.options, **reference, **limit}
+        shared = {"layer": self.layer, "seed": self.study.seed}
+        own = dict(method.options)
+        if "reference" in registry.takes(method.method):
+            # Drawn only for methods that compare with references: reading a pool takes a while.
+            own["reference"] = self.reference(source_of(self.study, method))
+        if batch is not None and "batch_size" in registry.takes(method.method):
+            own["batch_size"] = min(batch, method.options.get("batch_size") or batch)
+        return options_for(method.method, shared, own, self.classifier.preprocessing.normalisation)
 
     def reference(self, source: str) -> Any:
-        """What SlopeCAM compares with."""
+        """What methods compare with: the name of one of egcam's own, or images."""
         if source not in self.references:
             self.references[source] = self._drawn(source)
         return self.references[source]
@@ -88,7 +87,7 @@ class Network:
     def _drawn(self, source: str) -> Any:
         seen = self.classifier.preprocessing
         if source in references.MADE_BY_NAME:
-            return references.by_name(source, seen.mean, seen.std)
+            return source
         pool, pixels = drawn_pool(self.study, source, seen, self.data)
         title = pool_titles(self.study)[source]
         began_with = self.pools.get(title, pixels)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from egcam.attribution import references, registry
+from egcam.attribution.shared_options import starts_from_one_image
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
@@ -16,8 +17,15 @@ from egcam.studies.specs import DataSpec, MethodSpec, Study
 
 
 def source_of(study: Study, method: MethodSpec) -> str:
-    """Where a method's references come from: its own option, else the study's."""
-    return str(method.options.get("reference", study.reference.source))
+    """Where a method's references come from: its own option, else the study's, if that is for it; else its default."""
+    source = study.reference.source
+    of_study = {} if is_drawn(source) and starts_from_one_image(method.method) else {"reference": source}
+    return str({**registry.method(method.method).options(), **of_study, **method.options}["reference"])
+
+
+def is_drawn(source: str) -> bool:
+    """Whether a source is a collection of images: data, a folder, or photographs."""
+    return source not in references.MADE_BY_NAME or references.by_name(source).is_collection
 
 
 def pool_titles(study: Study) -> dict[str, str]:

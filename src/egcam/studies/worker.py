@@ -201,7 +201,8 @@ class UnitWorker:
         masks = None if mask is None else mask[None].to(images.device)
         asked = torch.tensor([target], device=images.device)
         model, most = network.classifier.model, self.study.batch_size
-        case = Case(model, images, None, asked, masks, batch_size=most, logits=outputs)
+        seen = network.classifier.preprocessing.normalisation
+        case = Case(model, images, None, asked, masks, batch_size=most, logits=outputs, normalisation=seen)
         # A class the model does not have is refused here.
         case.run(lambda: case.classes)
         return Prepared(picture, case, target, prediction, content_of(picture), stamp)

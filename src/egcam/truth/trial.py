@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from egcam.attribution.registry import create, takes
+from egcam.attribution.registry import create
+from egcam.attribution.shared_options import options_for
 from egcam.errors import NonFiniteMapWarning, ZeroMapWarning
 from egcam.models.reading import Reshape
 
@@ -47,8 +48,7 @@ class Trial:
         usual: dict[str, Any] = {"layer": self.layer, "reference": self.references, "signed": True}
         if self.reshape is not None:
             usual["reshape"] = self.reshape
-        given = {key: value for key, value in usual.items() if key in takes(method)}
-        explainer = create(method, self.model, **{**given, **options})
+        explainer = create(method, self.model, **options_for(method, usual, options))
         with warnings.catch_warnings():
             # A map that is zero where it should not be has its score for that.
             for category in (ZeroMapWarning, NonFiniteMapWarning):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from egcam.attribution.references import MADE_BY_NAME, by_name
+from egcam.attribution.references import MADE_BY_NAME
 from egcam.attribution.registry import methods as known_methods
 from egcam.errors import LayerError, MethodError, SamplingError, TargetError, near_misses
 from egcam.models.targets import class_index
@@ -38,8 +38,7 @@ class Choices:
 
     def options(self, shared: SharedModel) -> dict[str, Any]:
         """The options of `egcam.photos.comparison.explain_one`; the same choices always give the same maps."""
-        seen = shared.classifier.preprocessing
-        reference = None if self.reference == USUAL else by_name(self.reference, seen.mean, seen.std)
+        reference = None if self.reference == USUAL else self.reference
         return {"layer": self.named_layer, "samples": self.samples or None, "reference": reference, "seed": 0}
 
     @property

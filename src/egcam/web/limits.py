@@ -25,7 +25,7 @@ class Limits:
     Args:
         megabytes: of one uploaded file.
         megapixels: of one image; larger ones are refused before their pixels are read.
-        samples: the most samples or steps of an averaging method.
+        samples: the most samples of an averaging method.
         waiting: how many requests may wait; others are asked to come back later.
         sessions: how many sessions' results are kept in memory.
         folder_megabytes: of everything in the temporary folder.

@@ -86,9 +86,10 @@ def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, pr
             [method],
             METRICS,
             choices.target,
-            method_options={method: shared.classifier.applicable(method, choices.options(shared))},
+            method_options={method: shared.classifier.options_for(method, choices.options(shared))},
             metric_options={"insertion": {"step": step}, "deletion": {"step": step}},
             progress=spoken,
+            normalisation=shared.classifier.preprocessing.normalisation,
         )
     return tuple(table.rows)
 

@@ -31,8 +31,12 @@ def explain(
     out: opt.Out = opt.OUT,
     texts: opt.Texts = None,
     score: Annotated[
-        str, typer.Option(metavar="KIND", help="What is explained: logit, probability, or sigmoid (multi-label).")
-    ] = "logit",
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What is explained: logit, probability, or sigmoid (multi-label); default: the method's own.",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many predictions --json lists.")] = 5,
     *,
     given: opt.Explaining,
@@ -96,8 +100,8 @@ def explain(
 
 def _note_unused(method: str, options: Mapping[str, Any]) -> None:
     """Note which options the user set that the method ignores."""
-    from egcam.photos.comparison import unused
+    from egcam.attribution.shared_options import ignored
 
-    names = [f"--{name.replace('_', '-')}" for name in unused(method, options) if name not in _QUIET]
+    names = [f"--{name.replace('_', '-')}" for name in ignored(method, options) if name not in _QUIET]
     if names:
         note(f"{method} ignores {', '.join(names)}")

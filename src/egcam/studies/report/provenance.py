@@ -186,7 +186,7 @@ def _reference(results: Results) -> str:
     if reference.source == "usual":
         return "each method's own"
     # What the name stands for does not depend on the network's normalisation.
-    return by_name(reference.source, (0.0,), (1.0,)).description
+    return by_name(reference.source).description
 
 
 def _units(results: Results) -> str:
