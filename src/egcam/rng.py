@@ -60,11 +60,6 @@ class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.count = 0
         self._sources: dict[torch.device, torch.Generator] = {torch.device("cpu"): source}
         self._seed = source.initial_seed()
-        self._has_ended = False
-
-    def end(self) -> None:
-        """Let everything pass from now on, whether or not the block could be left in order."""
-        self._has_ended = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -75,7 +70,7 @@ class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """The operation's result."""
         given = dict(kwargs or {})
-        draw = None if self._has_ended else _way_to_draw(func)
+        draw = _way_to_draw(func)
         if draw is None or any(isinstance(value, torch.Generator) for value in (*args, *given.values())):
             return func(*args, **given)
         self.count += 1

@@ -13,7 +13,8 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
+from torch.utils import _python_dispatch
 
 from egcam.errors import ModelError
 from egcam.rng import OwnDraws, generator
@@ -24,8 +25,10 @@ _TRAINED = (
     f"maps would belong to no single state of it: {_INSTEAD}"
 )
 
-_changed = threading.Condition()
-"""Guards what follows, and tells of every visit that ends."""
+# Held by `with`, which releases a lock written in C after any interrupt; a Condition's own exit is written in Python.
+_lock = threading.RLock()
+_changed = threading.Condition(_lock)
+"""Tells of every visit that ends."""
 
 
 @dataclass(eq=False)
@@ -37,14 +40,11 @@ class _State:
     buffers: dict[str, Tensor | None]
     values: dict[str, Tensor]
     visitors: set[_Visit] = field(default_factory=set)
-    gate: Hook | None = None
     has_new_mode: bool = False
     has_new_weights: bool = False
 
     def put_back(self) -> None:
         """Restore mode and buffers, but not what another thread has written meanwhile."""
-        if self.gate is not None:
-            self.gate.remove()
         if not (self.has_new_mode and self.module.training):
             self.module.training = self.training
         if self.has_new_weights:
@@ -94,7 +94,7 @@ def add_hook(module: nn.Module, hook: Callable[..., Any], before: bool = False, 
     """
     ours = Hook(module, hook, before)
     # torch numbers hooks with a counter that two threads can read at the same time; then one hook replaces the other.
-    with _changed:
+    with _lock:
         _hooks.get(threading.get_ident(), set()).add(ours)
         add = module.register_forward_pre_hook if before else module.register_forward_hook
         add(hook, with_kwargs=with_kwargs)
@@ -114,8 +114,10 @@ class _Visit:
         self.thread = threading.get_ident()
         self.is_first = all(visit.thread != self.thread for visit in list(_visits))
         self.grad = torch.is_grad_enabled()
+        self.modes = [len(current()) for current, _ in _MODES]
         self.parameters = list(model.parameters())
         self.versions = [_version(parameter) for parameter in self.parameters]
+        self.gate = Hook(model, lambda module, args: _wait_for_visitors(module), before=True)
         self.changes_mode = False
         self.has_arrived = False
         self.is_over = False
@@ -123,27 +125,23 @@ class _Visit:
 
     def arrive(self) -> None:
         """Put the model in eval mode; only the first of several simultaneous visitors records and changes anything."""
-        with _changed:
+        with _lock:
             _visits.add(self)
             if self.is_first:
                 _hooks[self.thread] = set()
+            # First the door, then a look at who is inside, so that nobody slips in between.
+            self.model.register_forward_pre_hook(self.gate.function, prepend=True)
             new = [module for module in self.modules if id(module) not in _states]
+            self._refuse_running({id(module) for module in new if module.training})
             for module in new:
                 values = {name: b.detach().clone() for name, b in module._buffers.items() if b is not None}
                 _states[id(module)] = _State(module, module.training, dict(module._buffers), values, {self})
             for module in self.modules:
                 _states[id(module)].visitors.add(self)
             self.changes_mode = any(_states[id(module)].training for module in self.modules)
-            self._bar_the_door(_states[id(self.model)])
-            self._refuse_running({id(module) for module in new if module.training})
             for module in new:
                 module.training = False
             self.has_arrived = True
-
-    def _bar_the_door(self, state: _State) -> None:
-        if state.gate is None:
-            state.gate = Hook(self.model, _wait_for_visitors, before=True)
-            self.model.register_forward_pre_hook(_wait_for_visitors, prepend=True)
 
     def _refuse_running(self, training: set[int]) -> None:
         """Refuse modules that another thread runs in training mode at this moment: its pass would end in eval mode."""
@@ -161,8 +159,11 @@ class _Visit:
         """Give the model back; the last visitor out restores it. An error, if another thread has trained it."""
         if self.is_over:
             return
+        for (current, pop), depth in zip(_MODES, self.modes, strict=True):
+            while len(current()) > depth:
+                pop()  # of a block within this one that an interrupt kept from ending
         new_mode, new_weights = self._has_new_mode(), self._has_new_weights()
-        with _changed, torch.inference_mode(False), torch.no_grad():
+        with _lock, torch.inference_mode(False), torch.no_grad():
             ended = {visit for visit in _visits if self._ends(visit)}
             for number, state in list(_states.items()):
                 if self in state.visitors:
@@ -172,6 +173,7 @@ class _Visit:
                 if not state.visitors:
                     state.put_back()
                     del _states[number]
+            self.gate.remove()
             if self.is_first:
                 for hook in list(_hooks.get(self.thread, ())):
                     hook.remove()
@@ -196,19 +198,20 @@ class _Visit:
         return _has_threads() and versions != self.versions
 
     def _learn_of_draws(self) -> None:
-        if self.draws is None:
-            return
-        self.draws.end()
-        if self.draws.count == 0 and not _has_failed():
+        if self.draws is not None and self.draws.count == 0 and not _has_failed():
             _drawing_nothing.add(self.model)
 
 
+_MODES: tuple[tuple[Callable[[], list[Any]], Callable[[], Any]], ...] = (
+    (_python_dispatch._get_current_dispatch_mode_stack, _python_dispatch._pop_mode),
+    (overrides._get_current_function_mode_stack, overrides._pop_mode),
+)
 _RUNS_MODULE = nn.Module._call_impl.__code__
 
 
-def _wait_for_visitors(module: nn.Module, args: tuple[object, ...]) -> None:
+def _wait_for_visitors(module: nn.Module) -> None:
     """Before a model runs: a thread that does not visit it waits until it is back in the mode that thread wants."""
-    with _changed:
+    with _lock:
         if any(visit.thread == threading.get_ident() for visit in _visits):
             if id(module) in _states and _is_put_in_training(module):
                 raise ModelError(_TRAINED)
