@@ -21,8 +21,8 @@ from egcam.rng import OwnDraws, generator
 
 _INSTEAD = "explain a copy of it, copy.deepcopy(model), or let a lock keep the two apart"
 _TRAINED = (
-    "the model's weights or mode changed while it was being explained, as they do when another thread trains it, so the "
-    f"maps would belong to no single state of it: {_INSTEAD}"
+    "the model's weights or mode changed while it was being explained, as they do when another thread trains it, so "
+    f"the maps would belong to no single state of it: {_INSTEAD}"
 )
 
 # Held by `with`, which releases a lock written in C after any interrupt; a Condition's own exit is written in Python.

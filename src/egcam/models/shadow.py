@@ -17,7 +17,8 @@ def shallow(module: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module
         module: the module.
         kind: the copy's class; None is the module's.
     """
-    silent: Any = _without_finaliser(kind or type(module))
+    wanted: Any = kind or type(module)
+    silent = _without_finaliser(wanted)
     copy: nn.Module = silent.__new__(silent)
     copy.__dict__ = dict(module.__dict__)
     for own in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
