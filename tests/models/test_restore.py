@@ -163,6 +163,22 @@ def test_other_threads_never_get_a_number_twice(draws):
     assert len(set(drawn)) == len(drawn)
 
 
+def test_functions_of_the_users_that_draw_leave_the_global_generator():
+    model, images = small_net(), pictures()
+    egcam.explain(model, images, "grad-cam", target=1)  # from now on the network is known to draw nothing itself
+    random = egcam.foreign(lambda images, target: torch.rand_like(images).mean(1), model)
+    calls = (
+        lambda: random(images, 1).maps,
+        lambda: egcam.metrics.deletion(model, images, images.mean(1), 1, baseline=torch.rand_like),
+    )
+    for call in calls:
+        first, state = call(), torch.get_rng_state()
+        again = call()
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(first, again)
+        assert float(first.abs().max()) > 0
+
+
 def test_own_draws_are_those_of_the_given_generator():
     like = torch.zeros(50)
     with OwnDraws(generator(0, "test")) as draws:

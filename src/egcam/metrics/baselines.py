@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from egcam.errors import InputError, check_known
 from egcam.imageops import along, of_dimension, places
+from egcam.rng import OwnDraws, generator
 
 Baseline: TypeAlias = str | float | Tensor | Callable[[Tensor], Tensor]
 
@@ -79,7 +80,8 @@ def replacement(baseline: Baseline, images: Tensor) -> Tensor:
     if isinstance(baseline, str):
         check_known(baseline, NAMED, "baseline")
         return NAMED[baseline](images)
-    made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
+    with OwnDraws(generator(0, "baseline")):  # a user's function may draw, and the same call gives the same scores
+        made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
     tensor = torch.as_tensor(made, dtype=images.dtype, device=images.device)
     tensor = tensor.reshape((1,) * (images.ndim - tensor.ndim) + tuple(tensor.shape))
     try:
