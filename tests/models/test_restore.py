@@ -70,7 +70,7 @@ def _net_that_lets_go() -> nn.Module:
     return seeded(lambda: _LetsGo(nn.Conv2d(3, 4, 3), *head)).eval()
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam"])
 def test_copies_never_run_the_users_finaliser(method):
     model, images = _net_that_lets_go(), pictures()
     expected = model(images).detach()
@@ -285,7 +285,7 @@ def test_an_interrupt_before_any_line_of_a_visit_leaves_nothing():
         _check_nothing_is_left(kept, f"line {line}")
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam"])
 def test_an_interrupt_within_an_explanation_leaves_nothing(method):
     model, images = _net_with_buffers(), pictures(1)
     cam = explainer_of(method, model)
@@ -347,7 +347,7 @@ def _trained(batches: int, meanwhile: Callable[[nn.Module], None] | None = None)
     return model
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam"])
 def test_training_is_the_same_bit_for_bit_while_another_thread_explains(method):
     refused, made = [], []
 
@@ -358,7 +358,7 @@ def test_training_is_the_same_bit_for_bit_while_another_thread_explains(method):
             refused.append(str(error))
         time.sleep(0.003)  # a loop that never sleeps keeps the interpreter's lock from the training
 
-    options = {"samples": 2} if method == "expected-grad-cam" else {}
+    options = {"samples": 2} if method == "slope-cam" else {}
     model, alone = _trained(50, explain), _trained(50)
     assert model.bn1.num_batches_tracked == 50
     for name, value in alone.state_dict().items():
