@@ -295,8 +295,8 @@ class Explainer(ABC):
             points = self._points
         elif targets.are_classes:
             key = ("points", type(self), self._layer, *shape)
-            names = session.fact(key, lambda: [point.name for point in points_found()])
-            points = resolve(self.model, names, str)
+            listed = session.fact(key, lambda: [point.name for point in points_found()])
+            points = resolve(self.model, listed, str)
         else:
             # What is explained may decide what is found, so it is the explainer's own.
             points = self._points = points_found()
@@ -354,7 +354,8 @@ class Explainer(ABC):
                 lambda: _dry_run(self.model, some, extra),
             ),
         )
-        size, memo, tasks = (1 if self.image_by_image else look.at_once), {}, []
+        size, tasks = (1 if self.image_by_image else look.at_once), []
+        memo: dict[str, Any] = {}
         for start in range(0, len(images), size):
             stop = min(start + size, len(images))
             tasks.append(
@@ -549,8 +550,11 @@ def _together(parts: list[Completeness | None], layers: list[Tensor], single: bo
     if len(known) != len(parts) or len(layers) != 1:
         return None
     whole = Completeness(
-        *(torch.cat([getattr(part, name) for part in known]) for name in ("total", "expected", "around", "exact")),
-        layers[0].detach(),
+        total=torch.cat([part.total for part in known]),
+        expected=torch.cat([part.expected for part in known]),
+        around=torch.cat([part.around for part in known]),
+        exact=torch.cat([part.exact for part in known]),
+        attributions=layers[0].detach(),
     )
     return whole.each(lambda tensor: tensor[0]) if single else whole
 

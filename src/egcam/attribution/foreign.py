@@ -22,6 +22,7 @@ from egcam.models.layers import INPUT, LayerPoint, resolve
 from egcam.models.restore import add_hook
 from egcam.models.shadow import separate_copy
 from egcam.models.targets import class_count
+from egcam.rng import OwnDraws, generator
 
 Run: TypeAlias = Callable[["Foreign", Task, Tensor, Tensor, Tensor], Any]
 
@@ -40,8 +41,9 @@ def foreign(
     | any | a function (images, target) -> (N, h, w) maps, and `model` | as it gives them |
 
     The explained class goes to the object as its target. Without `signed=True` negative values are cut off, as
-    everywhere. One thread at a time uses the object. The model's mode, gradients and random state are restored, but
-    hooks that the object keeps on the model stay.
+    everywhere. One thread at a time uses the object. The model's mode and gradients are restored, but hooks that the
+    object keeps on the model stay. What it draws from torch's generators is the same in every call, and leaves those
+    as they are.
 
     Args:
         thing: the object.
@@ -105,7 +107,8 @@ class Foreign(Explainer):
             raise TargetError(
                 "a foreign explainer explains outputs of the model, and here two class names share one output"
             )
-        with self._lock, torch.enable_grad(), _gradients_kept(self.model), _passes_counted(self.model, task.meter):
+        draws, counting = OwnDraws(generator(0, "foreign")), _passes_counted(self.model, task.meter)
+        with self._lock, torch.enable_grad(), _gradients_kept(self.model), counting, draws:
             made = _RUN[self._package](self, task, task.images.clone(), classes, outputs)
         return Maps([_as_map(layer, task.images) for layer in (made if isinstance(made, list | tuple) else [made])])
 

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from egcam.errors import SamplingError, check_known
 from egcam.imageops import gaussian_blur, places, size_of
-from egcam.rng import generator, like
+from egcam.rng import OwnDraws, generator, like
 
 Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """The mean and the standard deviation, channel by channel or for all, in the scale where black is 0 and white 1."""
@@ -791,22 +791,8 @@ def _from_callable(function: Callable[..., Tensor]) -> Reference:
         drawn = []
         for image in (images[row, None] for row in range(len(images))):
             source.set_state(state)
-            drawn.append(function(image, source) if takes_generator else _seeded(function, image, source))
+            with OwnDraws(source):
+                drawn.append(function(image, source) if takes_generator else function(image))
         return torch.cat(drawn) if all(isinstance(one, Tensor) for one in drawn) else drawn[0]
 
     return Random(name, draw)
-
-
-_global_generator_lock = threading.Lock()
-
-
-def _seeded(function: Callable[[Tensor], Tensor], images: Tensor, source: torch.Generator) -> Tensor:
-    """Call a function that may use torch's global generators, seeded for this draw; the caller restores them."""
-    seed = int(torch.randint(2**31, (1,), generator=source, device="cpu"))
-    with _global_generator_lock:
-        torch.default_generator.manual_seed(seed)
-        if images.is_cuda:
-            torch.cuda.manual_seed(seed)
-        elif images.device.type == "mps":
-            torch.mps.manual_seed(seed)
-        return function(images)

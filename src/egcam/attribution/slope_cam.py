@@ -110,4 +110,4 @@ class SlopeCAM(Explainer):
 
 def _standard_error(maps: Tensor) -> Tensor:
     """(1, h, w) of the mean of maps (n, h, w)."""
-    return maps.std(0, keepdim=True) / len(maps) ** 0.5
+    return maps.std(0, keepdim=True) / float(len(maps)) ** 0.5

@@ -128,7 +128,7 @@ class _Place:
         self.conditions: tuple[Hashable, ...] = (
             self.layer, tuple(images.shape[1:]), images.dtype, images.device, task.autocast, task.limit, task.memory,
         )  # fmt: skip
-        self.notes = task.session.fact(("notes", self.layer), dict)
+        self.notes: dict[str, Any] = task.session.fact(("notes", self.layer), dict)
         keys = tuple(reference.keys[0] for reference in drawn)
         lasting = all(isinstance(key, tuple) and key[0] in ("pool", "always") for key in keys)
         self.key = None if probe.extra.args or probe.extra.kwargs or not lasting else keys

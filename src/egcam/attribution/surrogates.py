@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from typing import Any, Unpack
 
@@ -19,9 +18,7 @@ from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.errors import require
 from egcam.imageops import along, places, size_of
-
-# captum draws from torch's global generator, of which there is one for all threads.
-_drawing = threading.Lock()
+from egcam.rng import OwnDraws
 
 
 class _Surrogate(Explainer):
@@ -81,8 +78,7 @@ class _Surrogate(Explainer):
             return wide_enough(task.scores_at(images, own.expand(len(images))))
 
         # The draws depend on the seed alone, so that an image has the same map in any batch.
-        with _drawing, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with OwnDraws(torch.Generator().manual_seed(self.seed)):
             found = self._attribution(score).attribute(
                 task.images[row, None],
                 baselines=cover,

@@ -12,6 +12,7 @@ from torch.nn import functional
 from egcam.attribution.references import Normalisation, shade
 from egcam.errors import InputError, check_known
 from egcam.imageops import along, of_dimension, places
+from egcam.rng import OwnDraws, generator
 
 Baseline: TypeAlias = str | float | Tensor | Callable[[Tensor], Tensor]
 
@@ -88,7 +89,8 @@ def replacement(baseline: Baseline, images: Tensor, normalisation: Normalisation
     if isinstance(baseline, str):
         check_known(baseline, [*SHADES, *NAMED], "baseline")
         return shade(images, SHADES[baseline], normalisation) if baseline in SHADES else NAMED[baseline](images)
-    made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
+    with OwnDraws(generator(0, "baseline")):  # a user's function may draw, and the same call gives the same scores
+        made = baseline(images) if callable(baseline) and not isinstance(baseline, Tensor) else baseline
     tensor = torch.as_tensor(made, dtype=images.dtype, device=images.device)
     tensor = tensor.reshape((1,) * (images.ndim - tensor.ndim) + tuple(tensor.shape))
     try:

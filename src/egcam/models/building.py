@@ -16,15 +16,15 @@ import torch
 
 from egcam.errors import ModelError
 from egcam.models.weights import one_line
+from egcam.rng import OwnDraws
 
 Made = TypeVar("Made")
 
 
 def seeded(build: Callable[[], Made]) -> Made:
     """A network whose first weights are the same every time, without touching the global random state."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with OwnDraws(torch.Generator().manual_seed(0)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(0)
         return build()
 
 

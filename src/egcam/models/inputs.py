@@ -153,9 +153,7 @@ def _with_image_first(model: nn.Module) -> nn.Module:
     by_name = inputs.get("pixel_values")
     if by_name is None or (next(iter(inputs)) == "pixel_values" and by_name.kind is not Parameter.KEYWORD_ONLY):
         return model
-    copy = shallow(model)
-    copy.__class__ = type(type(model).__name__, (_ImageFirst, type(model)), {})
-    return copy
+    return shallow(model, type(type(model).__name__, (_ImageFirst, type(model)), {}))
 
 
 class _ImageFirst(nn.Module):

@@ -4,17 +4,46 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from torch import Tensor, nn
 
 
-def shallow(module: nn.Module) -> nn.Module:
-    """A new module of the same type that shares every tensor and child, but owns the dictionaries that hold them."""
-    copy: nn.Module = module.__new__(type(module))
+def shallow(module: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
+    """A new module that shares every tensor and child, but owns the dictionaries that hold them.
+
+    Args:
+        module: the module.
+        kind: the copy's class; None is the module's.
+    """
+    wanted: Any = kind or type(module)
+    silent = _without_finaliser(wanted)
+    copy: nn.Module = silent.__new__(silent)
     copy.__dict__ = dict(module.__dict__)
     for own in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
         copy.__dict__[own] = type(module.__dict__[own])(module.__dict__[own])
     return copy
+
+
+@cache
+def _without_finaliser(kind: Any) -> Any:
+    """The class, or one that passes for it and differs in this only: its `__del__` does nothing.
+
+    What a class lets go of in `__del__`, its hooks or files, the copy shares with the user's module. A pickle or a deep
+    copy of the copy shares nothing, and is of the user's class again.
+    """
+    if not hasattr(kind, "__del__"):
+        return kind
+
+    def reduce(module: Any, protocol: Any) -> Any:
+        make, args, *rest = kind.__reduce_ex__(module, protocol)
+        return make, tuple(kind if value is silent else value for value in args), *rest
+
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    body |= {"__class__": property(lambda module: kind), "__del__": lambda module: None, "__reduce_ex__": reduce}
+    silent = type(kind)(kind.__name__, (kind,), body)
+    return silent
 
 
 def meta_copy(model: nn.Module) -> nn.Module:

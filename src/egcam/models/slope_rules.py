@@ -262,7 +262,7 @@ class AtNodes(Rule):
             for gradient, low, high in zip(gradients, below, above, strict=True)
             if low.is_floating_point()
         ]
-        return sum(part.sum() for part in parts), sum(part.abs().sum() for part in parts)  # type: ignore[return-value]
+        return sum(part.sum() for part in parts), sum(part.abs().sum() for part in parts)
 
     def _mean(
         self, kept: Tensors, steps: list[Tensor], gradients: Tensors, nodes: int

@@ -506,7 +506,8 @@ def _larger(
     if len(args) != 2 or kwargs:
         return _by_nodes(mode, name, func, args, kwargs)
     a, b = args if name in ("maximum", "max", "fmax") else (-args[0], -args[1])
-    larger = mode.apply(Maximum(), *torch.broadcast_tensors(a, b))
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    larger = mode.apply(Maximum(), a.expand(shape), b.expand(shape))
     return larger if name in ("maximum", "max", "fmax") else -larger
 
 
@@ -598,7 +599,8 @@ def _sides(value: Any, axes: int) -> list[int]:
 def _times(mode: _Following, a: Tensor, b: Tensor) -> Tensor:
     """a @ b, whichever of them moves."""
     if not (mode.moves(a) and mode.moves(b)):
-        return mode.mark(a @ b) if mode.moves(a) or mode.moves(b) else a @ b  # type: ignore[no-any-return]
+        product = a @ b
+        return _like(mode, _like(mode, product, a), b)
     if a.shape[:-2] == b.shape[:-2]:
         return mode.apply(MatrixProduct(), a, b)  # type: ignore[no-any-return]
     return mode.apply(AtNodes("matmul", torch.matmul, 1), a, b)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from egcam.models.capture import Probe
 from egcam.models.inputs import ExtraInputs, plain_model
 from egcam.models.layers import resolve
 from egcam.models.reading import Reshape, as_reshape
-from egcam.models.restore import untouched
+from egcam.models.restore import add_hook, untouched
 
 
 class _Seen(BaseException):
@@ -44,7 +44,7 @@ class Front(_Half):
             raise _Seen(output)
 
         found: Any = None
-        handle = module_at(self.model, self.layer).register_forward_hook(see)
+        handle = add_hook(module_at(self.model, self.layer), see)
         try:
             self.model(images)
         except _Seen as seen:
@@ -88,7 +88,7 @@ class Tail(_Half):
             torch.set_grad_enabled(with_gradient)
             return activations.clone()
 
-        handle = module_at(self.model, self.layer).register_forward_hook(put)
+        handle = add_hook(module_at(self.model, self.layer), put)
         try:
             with torch.no_grad():
                 return self.model(images)

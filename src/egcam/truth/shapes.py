@@ -22,7 +22,7 @@ from egcam.errors import EgcamError, InputError
 from egcam.metrics.localization import share_inside
 from egcam.models.restore import untouched
 from egcam.progress import Progress
-from egcam.rng import generator
+from egcam.rng import OwnDraws, generator
 from egcam.truth.trial import Trial
 
 CLASSES = ("circle", "square", "triangle", "circle frame", "square frame", "triangle frame", "planted")
@@ -164,7 +164,7 @@ def shapes_network(
         progress: called with the share done, from 0 to 1.
     """
     file = _cache_file(seed, steps)
-    with torch.random.fork_rng(devices=[]):
+    with OwnDraws(torch.Generator().manual_seed(seed)):
         network = ShapesNetwork().eval()
     if not (cache and _loaded(network, file)):
         _train(network, seed, steps, progress)
@@ -188,11 +188,11 @@ def accuracy(network: nn.Module, shapes: Shapes) -> float:
 def _train(network: nn.Module, seed: int, steps: int, progress: Progress | None) -> None:
     from egcam.truth.planted import plant
 
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
+    with OwnDraws(torch.Generator().manual_seed(seed)):
         for module in network.modules():
             if isinstance(module, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
                 module.reset_parameters()
+    with torch.enable_grad():
         network.train()
         optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-3)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=6e-3, total_steps=steps)
