@@ -170,7 +170,7 @@ def images_of(part: str, count: int) -> list[str]:
     return [names[place] for place in order[:count]]
 
 
-def measure(name: str, count: int, samples: list[int] | None, out: Path) -> None:
+def measure(name: str, count: int, samples: list[int] | None, without: list[str], out: Path) -> None:
     """Append what is missing, image by image."""
     torch.set_num_threads(1)
     where = f"{RESEARCH / 'networks.py'}:{name}"
@@ -185,7 +185,11 @@ def measure(name: str, count: int, samples: list[int] | None, out: Path) -> None
     data = torch.stack([picture(file) for file in images_of("reference", REFERENCES)])
     own = explainers(name, plain, model, data)
     others = packages(model)
-    wanted = [label for label in (*own, *others) if samples is None or _samples(label) in (None, *samples)]
+    wanted = [
+        label
+        for label in (*own, *others)
+        if label not in without and (samples is None or _samples(label) in (None, *samples))
+    ]
     for number, file in enumerate(images_of("confirm", count)):
         known = pandas.read_parquet(out) if out.exists() else pandas.DataFrame(columns=["network", "image", "reading"])
         done = set(known[(known.network == name) & (known.image == file)].reading)
@@ -207,41 +211,54 @@ def _samples(label: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def cell(scores: pandas.DataFrame, prefix: str = "") -> str:
-    """Mean sparseness with its 95 % interval, and mean complexity."""
-    if scores.empty:
-        return "–"
-    sparse = scores[f"{prefix}sparseness"]
-    half = 1.96 * sparse.sem()
-    return f"{_short(sparse.mean())} ± {_short(half)} / {scores[f'{prefix}complexity'].mean():.2f}"
+def interval(values: pandas.Series) -> str:
+    """A mean with its 95 % interval."""
+    return f"{_short(values.mean())} ± {_short(1.96 * values.sem())}"
 
 
 def _short(number: float) -> str:
-    return f"{number:.3f}".removeprefix("0")
+    return f"{number:.3f}".replace("0.", ".", 1)
 
 
 def tables(scores: pandas.DataFrame) -> dict[str, str]:
-    """The page's two tables: the paper's rivals, and the readings."""
+    """The page's two tables: the paper's rivals; and the readings, each with what it has more than its calibration."""
     networks = [name for name in NETWORKS if name in set(scores.network)]
-    counts = {name: scores[scores.network == name].image.nunique() for name in networks}
+    by_image = {
+        name: scores[scores.network == name].pivot(index="image", columns="reading").dropna(axis="columns", how="all")
+        for name in networks
+    }
 
-    def row(label: str, reading: str, paper: str, prefix: str = "") -> list[str]:
-        chosen = scores[scores.reading == reading]
-        return [label, paper, *(cell(chosen[chosen.network == name], prefix) for name in networks)]
+    def cell(name: str, reading: str, prefix: str = "") -> str:
+        found = by_image[name]
+        if ("sparseness", reading) not in found:
+            return "–"
+        return f"{interval(found[f'{prefix}sparseness', reading])} / {found[f'{prefix}complexity', reading].mean():.2f}"
+
+    def more(name: str, reading: str) -> str:
+        found, beside = by_image[name], "grad-cam" if reading.startswith("pooled") else "hires-cam"
+        if ("sparseness", reading) not in found:
+            return "–"
+        rise = found["sparseness", reading] - found["sparseness", beside]
+        return ("+" if rise.mean() > 0 else "") + interval(rise)
 
     def of_paper(method: str) -> str:
-        return f"{_short(PAPER[method][0])[:3]} / {PAPER[method][1]:.2f}" if method in PAPER else ""
+        sparse, complex_ = PAPER[method]
+        return f"{sparse:.2f} / {complex_:.2f}".removeprefix("0")
 
-    head = ["", "paper", *(f"{NETWORKS[name]}, {counts[name]} images" for name in networks)]
-    rivals = [head]
+    titles = [f"{NETWORKS[name]}, {len(by_image[name])} images" for name in networks]
+    rivals = [["", "paper", *titles]]
     for method, label in RIVALS.items():
-        rivals.append(row(label, method, of_paper(method)))
+        paper = of_paper(method) if method in PAPER else ""
+        rivals.append([label, paper, *(cell(name, method) for name in networks)])
         if method in STRETCHED:
-            rivals.append(row("– less its smallest cell", method, "", "stretched "))
-    rivals += [row(f"{RIVALS[name]}, before the last pooling", f"{name}, before the pooling", "")
-               for name in BEFORE_POOLING]  # fmt: skip
-    readings = [head, row(f"**{CENTRE}**", CENTRE, f"**{of_paper('expected-grad-cam')}**")]
-    readings += [row(label, label, "") for label in READINGS if label != CENTRE]
+            rivals.append(["– less its smallest cell", "", *(cell(name, method, "stretched ") for name in networks)])
+    for method in BEFORE_POOLING:
+        label = f"{RIVALS[method]}, before the last pooling"
+        rivals.append([label, "", *(cell(name, f"{method}, before the pooling") for name in networks)])
+    readings = [["", *(part for title in titles for part in (title, "more"))]]
+    for reading in READINGS:
+        label = f"**{reading}**" if reading == CENTRE else reading
+        readings.append([label, *(part(name, reading) for name in networks for part in (cell, more))])
     return {"rivals": _markdown(rivals), "readings": _markdown(readings)}
 
 
@@ -266,11 +283,12 @@ def main() -> None:
     parser.add_argument("--network", choices=list(NETWORKS))
     parser.add_argument("--images", type=int, default=40)
     parser.add_argument("--samples", type=int, nargs="*", help="besides 16; all of 8, 32 and 50 unless named")
+    parser.add_argument("--without", nargs="*", default=[], help="readings and rivals to leave out")
     parser.add_argument("--out", type=Path, default=SCORES)
     parser.add_argument("--table", action="store_true", help="write the tables of docs/expected-grad-cam.md anew")
     given = parser.parse_args()
     if given.network is not None:
-        measure(given.network, given.images, given.samples, given.out)
+        measure(given.network, given.images, given.samples, given.without, given.out)
     if given.table:
         page = with_tables(PAGE.read_text(encoding="utf-8"), tables(pandas.read_parquet(given.out)))
         PAGE.write_text(page, encoding="utf-8")
