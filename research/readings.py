@@ -1,6 +1,8 @@
 """Which reading of Expected Grad-CAM's formula gives the sparseness and complexity that its paper prints.
 
-    EGCAM_DATA=… EGCAM_HEADS=heads EGCAM_HALVES=halves.csv python research/readings.py --network alexnet --images 40
+    EGCAM_DATA=… python research/heads.py vgg16 --teacher --images 700 --epochs 30 --out heads
+    EGCAM_DATA=… python research/heads.py alexnet --teacher --epochs 40 --out heads
+    EGCAM_DATA=… EGCAM_HEADS=heads EGCAM_HALVES=halves.csv python research/readings.py --network vgg16_classes
     python research/readings.py --table                                  # docs/expected-grad-cam.md anew
 
 Neither score depends on a map's scale, so both can be held against the paper's, which are of VGG-16. One thing at a
@@ -82,7 +84,6 @@ READINGS: dict[str, dict[str, Any]] = {
     "photographs, no noise": {"reference": "photographs", "kernel": None},
     "8 samples": {"samples": 8},
     "32 samples": {"samples": 32},
-    "50 samples": {"samples": 50},
 }
 
 
@@ -270,9 +271,8 @@ def _markdown(rows: list[list[str]]) -> str:
 def with_tables(page: str, made: dict[str, str]) -> str:
     """The page with what stands between `<!-- name -->` and `<!-- end -->` replaced."""
     for name, table in made.items():
-        page, replaced = re.subn(
-            rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda m, t=table: m[1] + t + m[2], page, flags=re.DOTALL
-        )
+        block = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        page, replaced = re.subn(block, lambda m, t=table: f"{m[1]}{t}\n{m[2]}", page, flags=re.DOTALL)
         if replaced != 1:
             raise ValueError(f"the page has {replaced} places for the table of {name}, and needs one")
     return page
@@ -282,7 +282,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=list(NETWORKS))
     parser.add_argument("--images", type=int, default=40)
-    parser.add_argument("--samples", type=int, nargs="*", help="besides 16; all of 8, 32 and 50 unless named")
+    parser.add_argument("--samples", type=int, nargs="*", help="besides 16; 8 and 32 unless named")
     parser.add_argument("--without", nargs="*", default=[], help="readings and rivals to leave out")
     parser.add_argument("--out", type=Path, default=SCORES)
     parser.add_argument("--table", action="store_true", help="write the tables of docs/expected-grad-cam.md anew")
