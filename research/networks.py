@@ -2,7 +2,8 @@
 
 `alexnet`, `vgg16`: their real features with a head of three layers, so that the head is not linear. It tells seven
 kinds of things apart, and calls all else "other"; `alexnet_groups`, `vgg16_groups`: 16 groups of classes, none of them
-a rest (`research/class_groups.py`).
+a rest (`research/class_groups.py`); `alexnet_classes`, `vgg16_classes`: ImageNet's 1,000 classes, taught by
+EfficientNet-Lite0.
 `mobilenet_v2`, `squeezenet1_1`, `efficientnet_lite0`: the published networks, the same functions made quick for long
 runs on a CPU: batch norms folded into the convolutions before them, channels last in memory.
 `efficientnet_lite1`, `efficientnet_lite2`: likewise; nothing was chosen on them.
@@ -32,6 +33,7 @@ from torchvision import models
 
 from egcam.models import zoo
 from egcam.models.preprocessing import Preprocessing
+from egcam.models.targets import imagenet_classes
 from egcam.models.zoo import Classifier
 
 CLASSES = ["fish", "bird", "reptile", "arthropod", "dog", "carnivore", "mammal", "other"]
@@ -91,12 +93,13 @@ def body(name: str, classes: int) -> nn.Module:
     return model.eval()
 
 
-def _trained(features: str, groups: bool = False) -> Classifier:
+def _trained(features: str, kind: str = "") -> Classifier:
     heads = os.environ.get("EGCAM_HEADS")
     if heads is None:
         raise RuntimeError("EGCAM_HEADS must name the folder research/heads.py wrote the heads into")
-    name = f"{features}_groups" if groups else features
-    classes = [f"group {number}" for number in range(max(class_groups()) + 1)] if groups else CLASSES
+    name = f"{features}{kind}"
+    groups = [f"group {number}" for number in range(max(class_groups()) + 1)]
+    classes = {"": CLASSES, "_groups": groups, "_classes": imagenet_classes()}[kind]
     model = body(features, len(classes))
     model.classifier.load_state_dict(torch.load(Path(heads) / f"{name}.pth", weights_only=True))
     return Classifier(model, name, classes, Preprocessing())
@@ -109,7 +112,12 @@ def alexnet() -> Classifier:
 
 def alexnet_groups() -> Classifier:
     """AlexNet's features with the head of 16 groups."""
-    return _trained("alexnet", groups=True)
+    return _trained("alexnet", "_groups")
+
+
+def alexnet_classes() -> Classifier:
+    """AlexNet's features with the head of 1,000 classes."""
+    return _trained("alexnet", "_classes")
 
 
 class _InBfloat16(nn.Module):
@@ -125,7 +133,9 @@ class _InBfloat16(nn.Module):
 
 def vgg16() -> Classifier:
     """VGG-16's features with the trained head; the features in bfloat16, which takes half the time."""
-    return _in_bfloat16(_trained("vgg16"))
+    classifier = _trained("vgg16")
+    in_bfloat16(classifier.model)
+    return classifier
 
 
 def vgg16_to_train() -> Classifier:
@@ -139,12 +149,21 @@ def vgg16_to_train() -> Classifier:
 
 def vgg16_groups() -> Classifier:
     """VGG-16's features, in bfloat16 too, with the head of 16 groups."""
-    return _in_bfloat16(_trained("vgg16", groups=True))
-
-
-def _in_bfloat16(classifier: Classifier) -> Classifier:
-    classifier.model.features = _InBfloat16(classifier.model.features)
+    classifier = _trained("vgg16", "_groups")
+    in_bfloat16(classifier.model)
     return classifier
+
+
+def vgg16_classes() -> Classifier:
+    """VGG-16's features, in bfloat16 too, with the head of 1,000 classes."""
+    classifier = _trained("vgg16", "_classes")
+    in_bfloat16(classifier.model)
+    return classifier
+
+
+def in_bfloat16(model: nn.Module) -> None:
+    """Compute its feature maps in bfloat16."""
+    model.features = _InBfloat16(model.features)
 
 
 _FOLDED = {  # a convolution and the batch norm after it, where they are attributes of a block
