@@ -45,7 +45,9 @@ def main() -> None:
         exact += bool(sums.exact)
         size = max(float(sums.expected.abs()), float(found.scores.abs()), 1e-30)
         gap, around = float(sums.gap.abs()) / size, float(sums.around.abs()) / size
-        print(f"{name:34s} gap {gap:.0e}  around {around:.0e}  {'slopes' if sums.exact else 'DERIVATIVES'}  {found.layer}")
+        print(
+            f"{name:34s} gap {gap:.0e}  around {around:.0e}  {'slopes' if sums.exact else 'DERIVATIVES'}  {found.layer}"
+        )
     print(f"slopes throughout: {exact}")
 
 

@@ -121,9 +121,7 @@ def part_sampled(repeats: int) -> None:
         image = torch.rand(1, 3, 224, 224)
         options = {"layer": LAYERS[name], "signed": True}
         explainers = {
-            "slope-cam": egcam.SlopeCAM(
-                model, path="linear", reference="black", samples=count, **options
-            ),
+            "slope-cam": egcam.SlopeCAM(model, path="linear", reference="black", samples=count, **options),
             "integrated-grad-cam": egcam.IntegratedGradCAM(model, samples=count, **options),
             "smooth-grad-cam++": egcam.SmoothGradCAMPlusPlus(model, samples=count, **options),
         }

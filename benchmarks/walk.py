@@ -1,6 +1,6 @@
 """How many functions of the package, in how many files, one explanation walks through in its steady state.
 
-    python benchmarks/walk.py
+python benchmarks/walk.py
 """
 
 from __future__ import annotations

@@ -72,9 +72,7 @@ def explainers(classifier: Classifier, layer: str, data: Tensor) -> dict[str, eg
     latent = {"path": "latent", **SIGNED}
     found["latent path, 32"] = egcam.SlopeCAM(model, layer, reference=known, **latent)
     found["latent path, data, 64"] = egcam.SlopeCAM(model, layer, reference=data, samples=64, **latent)
-    found["latent path, times A, 32"] = egcam.SlopeCAM(
-        model, layer, reference=known, difference="none", **latent
-    )
+    found["latent path, times A, 32"] = egcam.SlopeCAM(model, layer, reference=known, difference="none", **latent)
     for name, difference in (("path of images, 32", "latent"), ("conductance, 32", "increment")):
         along = {"path": "linear", "difference": difference, "weighting": "summed", **SIGNED}
         found[name] = egcam.SlopeCAM(model, layer, reference=known, samples=32, **along)

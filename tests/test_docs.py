@@ -627,9 +627,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for page in (*PAGES, *(DOCS / "api").glob("*.md")):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").stat().st_size > 1000
     text = (site / "api" / "egcam.html").read_text(encoding="utf-8")
-    assert "Explain images with a method by name, by default SlopeCAM" in text, (
-        "docstrings are on the API pages"
-    )
+    assert "Explain images with a method by name, by default SlopeCAM" in text, "docstrings are on the API pages"
     fetched = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?)[^"]*)"', text)
     assert not fetched, "pages ask nobody else for fonts or scripts"
     shutil.rmtree(site)

@@ -357,9 +357,7 @@ def test_the_paper_form_adds_uniform_noise_and_multiplies_by_the_response_to_the
     for image in images:
         recorder, options = Recorder(), {"samples": samples, "reference": others, "batch_size": 64}
         with watched(network) as shown:
-            paper = egcam.explain(
-                network, image[None], "expected-grad-cam", 1, signed=True, layer=LAYER, **options
-            )
+            paper = egcam.explain(network, image[None], "expected-grad-cam", 1, signed=True, layer=LAYER, **options)
             found = paper.maps[0]
         kernel = egcam.Kernel("uniform", scale=1.0)
         form = {"path": recorder, "kernel": kernel, "difference": "input", "weighting": "mean", "negative": 1.0}

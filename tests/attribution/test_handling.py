@@ -219,9 +219,9 @@ def test_what_does_not_compare_is_not_subtracted() -> None:
         "signed": explained(0, signed=False),
         "score": explained(0, score="probability"),
         "method": egcam.HiResCAM(small_net(), "conv2", signed=True)(pictures(2), 0),
-        "different images": egcam.SlopeCAM(
-            small_net(), "conv2", reference=pictures(4, seed=9), samples=4, signed=True
-        )(pictures(2, seed=5), 0),
+        "different images": egcam.SlopeCAM(small_net(), "conv2", reference=pictures(4, seed=9), samples=4, signed=True)(
+            pictures(2, seed=5), 0
+        ),
     }
     for said, other in others.items():
         with pytest.raises(InputError, match=said):

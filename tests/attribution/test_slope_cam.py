@@ -514,7 +514,9 @@ def test_signals_and_volumes() -> None:
             torch.randn(2, *shape), target=1
         )
         assert bool(found.completeness.exact.all())
-        torch.testing.assert_close(found.maps.flatten(1).sum(1).double(), found.completeness.expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            found.maps.flatten(1).sum(1).double(), found.completeness.expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.slow

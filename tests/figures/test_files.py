@@ -198,9 +198,7 @@ def test_twelve_methods_look_different_and_ours_is_emphasised() -> None:
     looks = style.lines(egcam.methods())
     assert len({(look.color, look.style) for look in looks.values()}) == len(looks) >= 12
     assert [method for method, look in looks.items() if look.color == style.EMPHASIS] == ["slope-cam"]
-    assert looks["slope-cam"].width > max(
-        look.width for method, look in looks.items() if method != "slope-cam"
-    )
+    assert looks["slope-cam"].width > max(look.width for method, look in looks.items() if method != "slope-cam")
     unknown = style.lines([f"new {number}" for number in range(20)])
     assert len(set(unknown.values())) == 20
     assert style.EMPHASIS not in {look.color for look in unknown.values()}

@@ -132,9 +132,7 @@ def test_other_settings_are_refused_also_while_growing(tmp_path, change, line):
 
 def test_settings_are_remembered_of_what_is_left_out_for_a_while(tmp_path):
     go(tmp_path, MIXED, images=1)
-    without = MIXED.replace(', "expected"', "").replace(
-        '[method.expected]\nmethod = "slope-cam"\nsamples = 4\n', ""
-    )
+    without = MIXED.replace(', "expected"', "").replace('[method.expected]\nmethod = "slope-cam"\nsamples = 4\n', "")
     go(tmp_path, without, images=1)
     with pytest.raises(StoreError, match="samples: 4 -> 5"):
         go(tmp_path, MIXED.replace("samples = 4", "samples = 5"), images=1)

@@ -48,9 +48,7 @@ def slope_of_score(low: Tensor, high: Tensor, target: int, score: str) -> Tensor
     return chosen
 
 
-def attribution(
-    head: nn.Module, there: np.ndarray, here: np.ndarray, target: int, score: str = "logit"
-) -> np.ndarray:
+def attribution(head: nn.Module, there: np.ndarray, here: np.ndarray, target: int, score: str = "logit") -> np.ndarray:
     """(K, h, w) slope times step."""
     lower, upper = torch.from_numpy(there), torch.from_numpy(here)
     return (slope(head, lower, upper, target, score) * (upper - lower)).numpy()

@@ -233,9 +233,7 @@ def test_evaluate_measures_what_was_explained() -> None:
 # -- no match -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "options"), [("grad-cam", {}), ("slope-cam", {"samples": 2}), ("ablation-cam", {})]
-)
+@pytest.mark.parametrize(("method", "options"), [("grad-cam", {}), ("slope-cam", {"samples": 2}), ("ablation-cam", {})])
 @pytest.mark.parametrize("least", [0.0, 2.0])  # 2: the detector finds nothing at all
 def test_no_match_is_a_zero_map_and_said(method: str, options: dict[str, Any], least: float) -> None:
     model, images = made(ListDetector, least), photographs(2)

@@ -59,8 +59,7 @@ class Evaluations(ABC):
 
     @abstractmethod
     def weighted_gradients(self, runs: Sequence[Run]) -> list[Tensor]:
-        """d * g at each layer, (B, K, h, w), for all images of all runs in order; d is the difference term.
-        """
+        """d * g at each layer, (B, K, h, w), for all images of all runs in order; d is the difference term."""
 
     def channel_factors(self, images: Tensor) -> list[Tensor] | None:
         """A factor for each channel of each layer, (n or 1, K, 1, 1), or None for 1."""

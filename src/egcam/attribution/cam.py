@@ -253,7 +253,7 @@ class ExpectedGradCAM(_NamedCAM):
         layer: Layer = None,
         *,
         reference: ReferenceLike = None,
-        samples: int = 32,
+        samples: int = 16,
         seed: int = 0,
         kernel: KernelLike = _UNIFORM,
         difference: Difference = "input",

@@ -172,7 +172,6 @@ class Summed(Weighting):
         return moments.first
 
 
-
 class Magnitude(Weighting):
     """The size of the gradient itself: map = sum_k |W_k|, as gradients at the input are usually shown."""
 
@@ -183,7 +182,6 @@ class Magnitude(Weighting):
     def contributions(self, moments: Moments, activations: Tensor) -> Tensor:
         """|W_k|."""
         return moments.first.abs()
-
 
 
 @dataclass(frozen=True)

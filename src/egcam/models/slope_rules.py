@@ -36,6 +36,7 @@ def wide(tensor: Tensor) -> Tensor:
     """At least 32 bits."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
+
 class Rule(ABC):
     """An operation with a rule for its slope. `name` tells it from others in a record."""
 
@@ -264,9 +265,7 @@ class AtNodes(Rule):
         ]
         return sum(part.sum() for part in parts), sum(part.abs().sum() for part in parts)
 
-    def _mean(
-        self, kept: Tensors, steps: list[Tensor], gradients: Tensors, nodes: int
-    ) -> Sequence[Tensor | None]:
+    def _mean(self, kept: Tensors, steps: list[Tensor], gradients: Tensors, nodes: int) -> Sequence[Tensor | None]:
         total: list[Tensor | None] = [None] * len(kept)
         for share, weight in gauss_legendre(nodes):
             with torch.enable_grad():

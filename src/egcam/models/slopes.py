@@ -111,7 +111,9 @@ class _Following(TorchFunctionMode):
         plain = func
         if in_place:
             plain = _on_copy(func)
-        elif kwargs.get("inplace", False) is True or (name in _OF_ONE_NUMBER and True in [a for a in args if a is True]):
+        elif kwargs.get("inplace", False) is True or (
+            name in _OF_ONE_NUMBER and True in [a for a in args if a is True]
+        ):
             in_place, kwargs = True, {key: value for key, value in kwargs.items() if key != "inplace"}
             args = tuple(False if argument is True else argument for argument in args)
         rule = _RULES.get(name, _by_nodes)
@@ -264,7 +266,9 @@ def _matched(upper: Tensor, shape: torch.Size) -> Tensor:
         return upper
     if upper.ndim != len(shape):
         raise Unlike
-    times = [size // other if other and size % other == 0 else 0 for other, size in zip(upper.shape, shape, strict=True)]
+    times = [
+        size // other if other and size % other == 0 else 0 for other, size in zip(upper.shape, shape, strict=True)
+    ]
     if sorted(times)[:-1] != [1] * (len(shape) - 1):
         raise Unlike
     return upper if upper.shape[times.index(max(times))] == 1 else upper.repeat(times)
@@ -408,9 +412,7 @@ def _reversed_power(
     return mode.apply(Elementwise(name, lambda z: args[1] ** z), args[0])
 
 
-def _prelu(
-    mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _prelu(mode: _Following, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first, weight = args[0], _constant(kwargs["weight"] if "weight" in kwargs else args[1])
     if mode.moves(weight) or not mode.moves(first):
         return _by_nodes(mode, name, func, args, kwargs)
@@ -485,7 +487,9 @@ def _affine(z: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 def _affine_by_channel(z: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     places = [1] * (z.ndim - 2)
-    return _affine(z, *(None if values is None else _constant(values).reshape(-1, *places) for values in (weight, bias)))
+    return _affine(
+        z, *(None if values is None else _constant(values).reshape(-1, *places) for values in (weight, bias))
+    )
 
 
 def _normalize(
@@ -506,7 +510,7 @@ def _larger(
     if len(args) != 2 or kwargs:
         return _by_nodes(mode, name, func, args, kwargs)
     a, b = args if name in ("maximum", "max", "fmax") else (-args[0], -args[1])
-    shape = torch.broadcast_shapes(a.shape, b.shape)
+    shape = (a.detach() + b.detach()).shape
     larger = mode.apply(Maximum(), a.expand(shape), b.expand(shape))
     return larger if name in ("maximum", "max", "fmax") else -larger
 

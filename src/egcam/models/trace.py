@@ -243,7 +243,9 @@ def dry_run(
             with QuickShapes():
                 trace = _trace(shadow, image, further, moved, extra.images, read)
             has_numbers = not any(tensor.is_meta for tensor in (one, *model.parameters()))
-            influence = Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs) if has_numbers else None
+            influence = (
+                Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs) if has_numbers else None
+            )
             return replace(trace, influence=influence)
         except EgcamError:
             raise
