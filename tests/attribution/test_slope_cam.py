@@ -1,4 +1,4 @@
-"""SlopeCAM: its formula worked out apart, sums found rather than made, kept references, and what stands in for slopes."""
+"""SlopeCAM: its formula worked out apart, sums as found, kept references, and what stands in for slopes."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def _averaged_between(
 class Expected(Estimator):
     """The expected gradient: W = k/n sum_s d_s * dy/dA at z_s,    z_s = path(x'_s, x, a_s) + eta_s.
 
-    x' is drawn from `reference`, a from U(0, 1), eta from `kernel`. Costs n * draws + 1 passes, and with a difference term
-    additional ones that end at the layer: n * draws for "input", one per distinct reference for "latent".
+    x' is drawn from `reference`, a from U(0, 1), eta from `kernel`. Costs n * draws + 1 passes, and with a difference
+    term additional ones that end at the layer: n * draws for "input", one per distinct reference for "latent".
 
     Args:
         reference: images (a tensor, data set or loader), a name ("photographs", "mixed", "blurred", "colours",

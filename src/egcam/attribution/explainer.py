@@ -481,7 +481,8 @@ class _Look:
     Attributes:
         points: the layers explained.
         trace: a dry run, if there is one.
-        by_image: whether images must be run one at a time: their layers run for each, as in some detectors, or mix them.
+        by_image: whether images must be run one at a time: the network mixes them, or takes them apart as some
+            detectors do.
         at_once: the most images in one pass.
         tails_at_once: the most rows in one run of what follows the layers.
         memory: bytes that a pass may take.

@@ -201,8 +201,8 @@ class Explanation:
     def worth(self, index: int = 0) -> str:
         """What the hottest tenth of an image adds to the score, "+6.1 of +8.9"; empty unless the method is complete.
 
-        The whole is y(x) - E[y(x')]. What a tenth of it is missing by is said: "+3.7 of +7.6 (2.1 go around the layer)",
-        "+3.7 of +7.6 (gap +5.2)".
+        The whole is y(x) - E[y(x')]. Where the signed map lacks more than a tenth of it, that is said: "+3.7 of +7.6
+        (+2.1 go around the layer)", "+3.7 of +7.6 (gap +5.2)".
         """
         if self.completeness is None or self.completeness.attributions is None:
             return ""

@@ -110,5 +110,5 @@ class SlopeCAM(Explainer):
 
 def _standard_error(maps: Tensor) -> Tensor:
     """(1, h, w) of the mean of maps (n, h, w)."""
-    deviation: Tensor = maps.std(0, keepdim=True)
-    return deviation / len(maps) ** 0.5
+    error: Tensor = maps.std(0, keepdim=True).div(len(maps) ** 0.5)
+    return error

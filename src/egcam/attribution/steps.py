@@ -6,7 +6,7 @@ reduce (slope times step).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,6 +225,9 @@ class _Place:
     def _scores(self, output: Any, count: int) -> Tensor:
         return self.task.scores_of(output, torch.zeros(count, dtype=torch.long, device="cpu"))
 
+    def _scores_of_rows(self, count: int) -> Callable[[Any], Tensor]:
+        return lambda output: self._scores(output, count)
+
     def _rounding(self, *numbers: Tensor) -> float:
         """By the least precise numbers on the way."""
         dtypes = [tensor.dtype for tensor in numbers] + ([] if self.task.autocast is None else [self.task.autocast])
@@ -347,7 +350,7 @@ class _Place:
             own, step = torch.zeros(len(some), dtype=torch.long, device="cpu"), here - some
             slope = wide_enough(torch.zeros_like(some))
             for share, weight in gauss_legendre(_NODES):
-                _, gradient = tail.gradients(some + share * step, own, lambda output: self._scores(output, len(own)))
+                _, gradient = tail.gradients(some + share * step, own, self._scores_of_rows(len(some)))
                 slope += weight * wide_enough(gradient)
             self.task.meter.tails += (_NODES + 1) * len(some)
             parts.append(self._reduced(slope * wide_enough(step), self._scores(tail.run(some, own), len(some))))

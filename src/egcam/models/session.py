@@ -1,8 +1,8 @@
 """What is found out about a model, once: a session that lives as long as the model does.
 
-Explainers are thin: options and a session. So `egcam.explain` called twice costs what a kept explainer costs. Facts that
-follow from the structure of the network (shapes, layers) last until a module, a hook, a mode or a plain attribute
-changes; what depends on the weights lasts until one of them does, also through `.data`.
+Explainers are thin: options and a session. So `egcam.explain` called twice costs what a kept explainer costs. Facts
+that follow from the structure of the network (shapes, layers) last until a module, a hook or a plain attribute changes;
+what depends on the weights lasts until one of them does, also through `.data`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ def _structure_of(model: nn.Module) -> Hashable:
         (
             name,
             id(module),
-            module.training,
             tuple(map(id, module._forward_hooks.values())),
             tuple(map(id, module._forward_pre_hooks.values())),
             tuple(_mark(value) for key, value in vars(module).items() if not key.startswith("_") and key != "training"),

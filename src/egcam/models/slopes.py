@@ -171,7 +171,7 @@ class SlopeGraph(_Following):
         return self.mark(_Operation.apply(rule, self, len(self._names) - 1, *inputs))
 
     def plainly(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation without a rule, whose parameters need no gradient: convolutions would keep their input for it."""
+        """An operation without a rule. For a parameter's gradient convolutions would keep their input, so it has none."""
         constants = [*map(_constant, args)]
         result = func(*constants, **{name: _constant(value) for name, value in kwargs.items()})
         return next((given for given, constant in zip(args, constants, strict=True) if result is constant), result)
