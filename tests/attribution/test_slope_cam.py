@@ -160,7 +160,7 @@ class Around(nn.Module):
         return self.head((early + self.layer(early)).tanh().flatten(1))
 
 
-@pytest.mark.parametrize("reference", [OTHERS, "black", "blurred"])
+@pytest.mark.parametrize("reference", [OTHERS, egcam.references.constant(0.0), "blurred"])
 def test_what_goes_around_the_layer_is_measured_and_said(reference: object) -> None:
     """The map explains y(x) - y(A', skip of x); the rest of the rise goes around."""
     torch.manual_seed(0)
@@ -170,7 +170,7 @@ def test_what_goes_around_the_layer_is_measured_and_said(reference: object) -> N
     torch.testing.assert_close(sides.total, sides.expected - sides.around, rtol=1e-9, atol=1e-12)
     assert bool(sides.exact.all())
     assert float(sides.around.abs().min()) > 1e-3
-    if reference == "black":
+    if isinstance(reference, egcam.references.Made):
         with torch.no_grad():
             early, black = model.stem(images).tanh(), torch.zeros_like(images)
             replaced = model.layer(model.stem(black).tanh())
@@ -249,6 +249,20 @@ class Doubled(torch.autograd.Function):
     def backward(ctx, gradient):
         (z,) = ctx.saved_tensors
         return 2 * z * gradient
+
+
+class Own(nn.Module):
+    def forward(self, z: Tensor, scale: float = 1.0) -> Tensor:
+        return Doubled.apply(z.tanh() * scale)
+
+
+def test_a_module_with_a_backward_pass_of_its_own_is_taken_whole() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IncompleteMapWarning)
+        found = slope_cam(runs(Own()), "layer")(pictures(2), target=1)
+    sides = found.completeness
+    assert bool(sides.exact.all())
+    torch.testing.assert_close(sides.total, sides.expected, rtol=1e-9, atol=1e-12)
 
 
 def test_functions_that_torch_does_not_show_are_noticed() -> None:

@@ -23,7 +23,7 @@ from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensors_in
 from egcam.models.replay import Replay
 from egcam.models.slope_rules import gauss_legendre
-from egcam.models.slopes import Overwritten, Record, Recording, SlopeGraph, Unlike
+from egcam.models.slopes import Overwritten, Record, Recording, SlopeGraph, Unlike, opaque_modules
 
 _MISSED = 1e-2  # of the rise of the score, that slopes may miss
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the scores
@@ -155,7 +155,7 @@ class _Place:
         return steps
 
     def _by_slopes(self, by_row: bool) -> Steps:
-        ends, recording = self._ends(), Recording()
+        ends, recording = self._ends(), Recording(self._whole())
         if ends is None or ends.runs:
             seen = self.probe.recorded(self.task.images, self.task.rows, recording)
             self.task.meter.add(1)
@@ -216,7 +216,7 @@ class _Place:
 
     def _recorded_rows(self, count: int) -> Record:
         """The image recorded in as many rows as references are run."""
-        recording = Recording()
+        recording = Recording(self._whole())
         images = self.task.images.expand(count, *self.task.images.shape[1:])
         self.probe.recorded(images, self.task.rows.expand(count), recording)
         self.task.meter.add(count)
@@ -262,9 +262,17 @@ class _Place:
         return self.task.session.kept((kind, *self.conditions, self.key, "copies" in self.notes), sized)
 
     def _row_bytes(self) -> int:
-        """What the graph of one reference takes, as its first one shows."""
+        """What the graph of one reference takes."""
+        return self._first_graph()[0]
 
-        def measured() -> int:
+    def _whole(self) -> set[str]:
+        """The names of modules that have to be taken as one operation."""
+        return self._first_graph()[1]
+
+    def _first_graph(self) -> tuple[int, set[str]]:
+        """What the graph of the first reference shows: its bytes, and which modules have a backward of their own."""
+
+        def measured() -> tuple[int, set[str]]:
             places: dict[int, int] = {}
             parameters = {tensor.untyped_storage().data_ptr() for tensor in self.probe.model.parameters()}
 
@@ -274,12 +282,13 @@ class _Place:
                     places[storage.data_ptr()] = storage.nbytes()
                 return tensor.detach()
 
-            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            saving = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+            with saving, opaque_modules(self.probe.model) as opaque:
                 self.probe.graph(self.drawn[0].images, self.task.rows, SlopeGraph())
             self.task.meter.add(1)
-            return sum(places.values())
+            return sum(places.values()), opaque
 
-        return self.task.session.fact(("row bytes", *self.conditions), measured)
+        return self.task.session.fact(("first graph", *self.conditions), measured)
 
     def _rows_at_once(self) -> int:
         most = _MOST_AT_ONCE if self.task.limit is None else self.task.limit
@@ -319,7 +328,7 @@ class _Place:
     def _run_images(self, lasts: bool) -> Iterator[_Run]:
         """Up to the output, with the graph from the layer on, as many together as fit."""
         for some in torch.split(self._images(), self._rows_at_once()):
-            graph = SlopeGraph("copies" in self.notes)
+            graph = SlopeGraph("copies" in self.notes, self._whole())
             leaf, output = self.probe.graph(some, self.task.rows.expand(len(some)), graph)
             self.task.meter.add(len(some))
             yield _Run(graph, leaf, output, lasts)
@@ -327,7 +336,7 @@ class _Place:
     def _run_from_layer(self, tail: Replay, activations: Tensor) -> Iterator[_Run]:
         """From the layer on, with all else as for the image."""
         for some in torch.split(activations, self._rows_at_once()):
-            graph = SlopeGraph("copies" in self.notes)
+            graph = SlopeGraph("copies" in self.notes, self._whole())
             leaf, output = tail.graph(some, torch.zeros(len(some), dtype=torch.long, device="cpu"), graph)
             self.task.meter.tails += len(some)
             yield _Run(graph, leaf, output)

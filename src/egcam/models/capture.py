@@ -176,7 +176,11 @@ class Probe:
 
     def recorded(self, images: Tensor, rows: Tensor, recording: Recording) -> ForwardPass:
         """A pass whose operations behind the layer are written down; see `egcam.models.slopes`."""
-        with torch.no_grad(), self._taps(len(images), with_gradient=False, mark=recording.mark) as taps, recording:
+        with (
+            torch.no_grad(),
+            self._taps(len(images), with_gradient=False, mark=recording.mark) as taps,
+            recording.watching(self.model),
+        ):
             output = self._run(images, rows, torch.preserve_format)
         return ForwardPass([], [self._tapped_or(tap, images) for tap in taps], output)
 
@@ -185,7 +189,11 @@ class Probe:
         last: Tensor | None = None
         # A network may switch gradients off around the layer and, leaving that block, back to what was before.
         for before_layer in (torch.no_grad(), torch.enable_grad()):
-            with before_layer, self._taps(len(images), with_gradient=True, mark=graph.mark) as taps, graph:
+            with (
+                before_layer,
+                self._taps(len(images), with_gradient=True, mark=graph.mark) as taps,
+                graph.watching(self.model),
+            ):
                 output = self._run(images, rows, torch.preserve_format)
             last = self._tapped_or(taps[0], images)
             if any(tensor.requires_grad for tensor in tensors_in(output)):

@@ -17,18 +17,22 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from egcam.errors import LayerError
 from egcam.models.nested import mapped_tensors, tensors_in
+from egcam.models.restore import add_hook
 from egcam.models.slope_rules import (
     AtNodes,
     Clipped,
@@ -63,10 +67,16 @@ class Record:
 
 
 class _Following(TorchFunctionMode):
-    """While active, operations on what follows from marked tensors go by their rules."""
+    """While active, operations on what follows from marked tensors go by their rules.
 
-    def __init__(self) -> None:
+    Args:
+        whole: the names of modules that are taken as one operation; see `opaque_modules`.
+    """
+
+    def __init__(self, whole: Collection[str] = ()) -> None:
         super().__init__()
+        self._whole = whole
+        self._begun = 0
         self._mark = object()  # of this run: a tensor of the user's that is written into keeps it
 
     def mark(self, value: Any) -> Any:
@@ -123,6 +133,40 @@ class _Following(TorchFunctionMode):
         copy = self.mark(args[0].clone())
         return args[0].copy_(rule(self, name, plain, (copy, *args[1:]), kwargs))
 
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Be active, and take some of the model's modules whole."""
+        with ExitStack() as stack:
+            for name, module in model.named_modules():
+                if name in self._whole:
+                    stack.callback(add_hook(module, self._begin_whole, before=True, with_kwargs=True).remove)
+                    stack.callback(add_hook(module, self._take_whole, with_kwargs=True).remove)
+            with self:
+                yield
+
+    def _begin_whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._begun = self.operations()
+
+    def _take_whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if not self.follows([args, kwargs]):
+            return None
+        self.forget_operations(self._begun)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with torch._C.DisableTorchFunction():
+                return module.forward(*args, **kwargs)
+
+        with torch._C.DisableTorchFunction():
+            return self.mark(_by_nodes(self, "module", forward, args, kwargs))
+
+    def operations(self) -> int:
+        """How many with a rule there were so far."""
+        raise NotImplementedError
+
+    def forget_operations(self, first: int) -> None:
+        """Those from number `first` on."""
+        raise NotImplementedError
+
     def plainly(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation without a rule."""
         return func(*args, **kwargs)
@@ -135,13 +179,24 @@ class _Following(TorchFunctionMode):
 class Recording(_Following):
     """The upper end: writes down what each operation with a rule got.
 
+    Args:
+        whole: see `SlopeGraph`.
+
     Attributes:
         record: what was written down.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, whole: Collection[str] = ()) -> None:
+        super().__init__(whole)
         self.record = Record()
+
+    def operations(self) -> int:
+        """How many with a rule there were so far."""
+        return len(self.record.names)
+
+    def forget_operations(self, first: int) -> None:
+        """Those from number `first` on."""
+        del self.record.names[first:], self.record.inputs[first:]
 
     def apply(self, rule: Rule, *inputs: Tensor) -> Any:
         """The value."""
@@ -156,14 +211,23 @@ class SlopeGraph(_Following):
 
     Args:
         copies: whether what the operations got is copied, for networks that write into it later.
+        whole: the names of modules that are taken as one operation; see `opaque_modules`.
     """
 
-    def __init__(self, copies: bool = False) -> None:
-        super().__init__()
+    def __init__(self, copies: bool = False, whole: Collection[str] = ()) -> None:
+        super().__init__(whole)
         self.copies = copies
         self._names: list[str] = []
         self._lock = threading.Lock()  # of all threads: on a graphics card the backward pass runs in another one
         self._record: Record | None = None
+
+    def operations(self) -> int:
+        """How many with a rule there were so far."""
+        return len(self._names)
+
+    def forget_operations(self, first: int) -> None:
+        """Those from number `first` on."""
+        del self._names[first:]
 
     def apply(self, rule: Rule, *inputs: Tensor) -> Any:
         """The value, with its place in the graph."""
@@ -171,7 +235,7 @@ class SlopeGraph(_Following):
         return self.mark(_Operation.apply(rule, self, len(self._names) - 1, *inputs))
 
     def plainly(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation without a rule. For a parameter's gradient convolutions would keep their input, so it has none."""
+        """An operation without a rule; parameters are constants, or convolutions would keep their input for them."""
         constants = [*map(_constant, args)]
         result = func(*constants, **{name: _constant(value) for name, value in kwargs.items()})
         return next((given for given, constant in zip(args, constants, strict=True) if result is constant), result)
@@ -230,6 +294,29 @@ class _Operation(Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         slopes = ctx.rule.pull(ctx.saved_tensors, ctx.graph.upper(ctx.call, ctx.shapes), gradients)
         return None, None, None, *map(_summed, slopes, ctx.shapes)
+
+
+@contextmanager
+def opaque_modules(model: nn.Module) -> Iterator[set[str]]:
+    """While the model is run in a graph: the names of modules with a backward pass of their own, which has no slopes.
+
+    Such a `torch.autograd.Function` is not shown to a function mode, so the module that holds it is taken whole.
+    """
+    names: set[str] = set()
+
+    def note(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        nodes = [tensor.grad_fn for tensor in tensors_in(output)]
+        if any(isinstance(node, BackwardCFunction) and type(node) is not _OPERATIONS for node in nodes):
+            names.add(name)
+
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if not type(module).__module__.startswith("torch.nn.") and not any(True for _ in module.children()):
+                stack.callback(add_hook(module, partial(note, name)).remove)
+        yield names
+
+
+_OPERATIONS: Any = _Operation._backward_cls
 
 
 def _summed(slope: Tensor | None, shape: torch.Size) -> Tensor | None:
