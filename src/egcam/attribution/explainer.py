@@ -41,7 +41,7 @@ from egcam.models.place_layers import place_layers
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import add_hook, untouched
 from egcam.models.rows import check_rows
-from egcam.models.targets import Score, Target, Targets, imagenet_classes, known_classes
+from egcam.models.targets import Score, Target, Targets, known_classes
 from egcam.models.tokens import are_tokens
 from egcam.models.trace import Trace, dry_run
 
@@ -65,7 +65,7 @@ class Explainer(ABC):
         score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
             or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
-            that carry names, and ImageNet networks, need none. One for each output; for a single output z also two,
+            that carry names, as those of `egcam.zoo` do, need none. One for each output; for a single output z also two,
             [negative, positive], of logits -z and z.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
@@ -412,7 +412,7 @@ class Explainer(ABC):
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed, **facts_of(found)},
-            classes=_names(self.classes, tasks),
+            classes=None if self.classes is None else tuple(self.classes),
             images=images,
             outputs=known([task.outputs for task in tasks]),
             described=described,
@@ -484,13 +484,6 @@ def _together(parts: list[Completeness | None], layers: list[Tensor], single: bo
         torch.cat(corrections) if corrections else None,
     )
     return whole.each(lambda tensor: tensor[0]) if single else whole
-
-
-def _names(classes: Sequence[str] | None, tasks: list[Task]) -> tuple[str, ...] | None:
-    """The class names, those of ImageNet where targets were understood by them."""
-    if classes is None and any(isinstance(one, str) for task in tasks for one in task.targets.wanted):
-        return imagenet_classes()
-    return None if classes is None else tuple(classes)
 
 
 def _few(numbers: list[int]) -> str:

@@ -246,18 +246,18 @@ def probabilities(outputs: Tensor, classes: Sequence[str] | None = None) -> Tens
 def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
     """The index of a class name; case and underscores do not matter, and one of several synonyms is enough.
 
-    A network with exactly 1,000 outputs and no names of its own is taken to be an ImageNet network.
-
     Example:
-        >>> class_index("Golden Retriever", None, 1000)
+        >>> class_index("Golden Retriever", imagenet_classes(), 1000)
         207
     """
-    names = classes if classes is not None else (imagenet_classes() if count == 1000 else None)
+    names = classes
     if names is None:
+        # 1,000 faces or products are as many as ImageNet's classes.
+        hint = ", if it was trained on ImageNet classes=egcam.zoo.imagenet_classes()" if count == 1000 else ""
         raise TargetError(
             f"target {name!r} is a class name, but this model's class names are unknown; "
-            f"pass classes=[…] with {count} names where it is taken, or set model.classes to them, or pass the class's "
-            "index"
+            f"pass classes=[…] with {count} names where it is taken{hint}, or set model.classes to them, or pass the "
+            "class's index"
         )
     if len(names) != count:
         raise TargetError(
