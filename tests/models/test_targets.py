@@ -104,7 +104,13 @@ def _with_text_keys(model: nn.Module) -> None:
     model.config = SimpleNamespace(id2label={str(index): name for index, name in enumerate(NAMES)})
 
 
-@pytest.mark.parametrize("give", [_with_classes, _with_class_names, _with_config, _with_text_keys])
+def _with_numbered_names(model: nn.Module) -> None:
+    model.names = dict(enumerate(NAMES))
+
+
+@pytest.mark.parametrize(
+    "give", [_with_classes, _with_class_names, _with_config, _with_text_keys, _with_numbered_names]
+)
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel])
 def test_names_the_model_carries(give, wrap):
     model = small_net()

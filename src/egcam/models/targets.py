@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -19,6 +20,8 @@ from egcam.models.image_targets import Score as Score
 OneTarget: TypeAlias = int | str | None
 TargetCallable: TypeAlias = Callable[[Any], Tensor]
 Target: TypeAlias = OneTarget | Sequence[OneTarget | TargetCallable] | Tensor | TargetCallable
+
+_WITH_CLASSES = re.compile("Classification|ObjectDetection|Segmentation")
 
 SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
 
@@ -171,7 +174,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | None:
-    """The class names: those given, else those the model carries (`classes`, `class_names`, `config.id2label`).
+    """The class names: those given, else those the model carries (`classes`, `class_names`, `names`, `config.id2label`).
 
     A parallel or compiled model carries those of what it wraps, too.
     """
@@ -183,8 +186,10 @@ def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | No
 
 
 def _carried_names(model: nn.Module) -> Sequence[str] | None:
-    for attribute in ("classes", "class_names"):
+    for attribute in ("classes", "class_names", "names"):
         names = getattr(model, attribute, None)
+        if isinstance(names, Mapping) and names and set(names) == set(range(len(names))):  # ultralytics'
+            names = [names[index] for index in range(len(names))]
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
             return names
     labels = getattr(getattr(model, "config", None), "id2label", None)
@@ -193,7 +198,7 @@ def _carried_names(model: nn.Module) -> Sequence[str] | None:
     names = [str(labels[key]) for key in sorted(labels, key=int)]
     # Hugging Face's models have two such labels also where they have no classes.
     made_up = names == [f"LABEL_{number}" for number in range(len(names))]
-    return None if made_up and "Classification" not in type(model).__name__ else names
+    return None if made_up and not _WITH_CLASSES.search(type(model).__name__) else names
 
 
 def class_count(outputs: int, classes: Sequence[str] | None) -> int:
