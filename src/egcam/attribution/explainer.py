@@ -65,8 +65,8 @@ class Explainer(ABC):
         score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
             or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
-            that carry names, as those of `egcam.zoo` do, need none. One for each output; for a single output z also two,
-            [negative, positive], of logits -z and z.
+            that carry names, as those of `egcam.zoo` do, need none. One for each output; for a single output z also
+            two, [negative, positive], of logits -z and z.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.

@@ -174,7 +174,9 @@ def _shape(tensor: Tensor) -> str:
 
 
 def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | None:
-    """The class names: those given, else those the model carries (`classes`, `class_names`, `names`, `config.id2label`).
+    """The class names: those given, else those the model carries.
+
+    They are its `classes`, `class_names`, `names` or `config.id2label`.
 
     A parallel or compiled model carries those of what it wraps, too.
     """

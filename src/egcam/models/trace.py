@@ -467,7 +467,20 @@ def _matches(pattern: re.Pattern[str], module: nn.Module) -> bool:
 
 def _multiplications(module: nn.Module, output: Tensor) -> int:
     """Each weight of a convolution or linear layer is used once for each position it outputs."""
-    weight = module._parameters.get("weight")
-    if weight is None or weight.ndim < 2 or not len(weight):
-        return 0
-    return weight.numel() * (output.numel() // len(weight))
+    weight = _weight(module, output)
+    return 0 if weight is None else weight.numel() * (output.numel() // len(weight))
+
+
+def _weight(module: nn.Module, output: Tensor) -> Tensor | None:
+    """What a module multiplies by: its weight, or what weight_norm and the like make that from, or a head's prototypes.
+
+    A norm's weight has one dimension only.
+    """
+    own = module._parameters
+    made_from = getattr(module, "parametrizations", {})
+    parts = [*(made_from["weight"].parameters() if "weight" in made_from else ())]
+    parts += [one for name in ("weight", "weight_v", "weight_orig") if (one := own.get(name)) is not None]
+    if not parts and output.ndim == 2 and not module._modules:
+        parts = [one for one in own.values() if one is not None and one.ndim == 2 and output.shape[1] in one.shape]
+    parts = [one for one in parts if one.ndim >= 2 and len(one)]
+    return max(parts, key=lambda one: one.numel(), default=None)

@@ -161,9 +161,9 @@ class Box(InSetting):
             raise TargetError("DETR's boxes are in shares of the image: pass its size=(height, width)")
         count, names = logits.shape[1], -1 if self.classes is None else len(self.classes)
         if names not in (count - 1, count):
+            said = "its class names are unknown" if names < 0 else f"there are {names} class names"
             raise TargetError(
-                f"the model returned {count} logits for each box and "
-                f"{'its class names are unknown' if names < 0 else f'there are {names} class names'}: pass classes= with "
+                f"the model returned {count} logits for each box and {said}: pass classes= with "
                 f'{count - 1} names if the last logit is "no object", as of DETR, or {count} if all are classes, as of '
                 "RT-DETR and Deformable DETR"
             )
