@@ -245,6 +245,30 @@ def test_no_match_is_a_zero_map_and_said(method: str, options: dict[str, Any], l
     assert not found.scores.any()
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "most"),
+    [("expected-grad-cam", {"samples": 64}, 1), ("score-cam", {}, 1), ("occlusion", {}, 1), ("rise", {"samples": 64}, 1)],
+)
+def test_no_match_is_known_after_the_first_pass(method: str, options: dict[str, Any], most: int) -> None:
+    model, image = made(ListDetector), photographs(1)
+    with pytest.warns(ZeroMapWarning, match="no box that the model finds matches"):
+        found = egcam.explain(model, list(image), method, Box(BOXES[0], 2), **options)
+    assert found.passes + found.tails <= most
+    assert not found.maps.any()
+
+
+def test_what_is_sampled_stays_complete_beside_an_image_without_a_match() -> None:
+    model, images = made(ListDetector), photographs(2)
+    with pytest.warns(ZeroMapWarning, match="image 0 is zero"):
+        found = egcam.explain(model, list(images), target=[Box(BOXES[0], 2), SECOND], samples=4, batch_size=1)
+    alone = egcam.explain(model, [images[1]], target=SECOND, samples=4, batch_size=1)
+    assert found.error is not None and not found.error[0].any() and found.error[1].any()
+    assert found.completeness is not None and alone.completeness is not None
+    assert found.completeness.expected[0] == found.completeness.total[0] == 0
+    assert found.completeness.expected[1] != 0
+    assert found.reference == alone.reference
+
+
 def test_one_image_without_a_match_leaves_the_others_alone() -> None:
     model, images = made(ListDetector), photographs(2)
     with pytest.warns(ZeroMapWarning, match="image 0 is zero"):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
-from egcam.attribution.maps import Maps, facts_of
+from egcam.attribution.maps import Maps, facts_of, with_zero_maps
 from egcam.attribution.options import check_count
 from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
@@ -189,7 +189,7 @@ class Explainer(ABC):
         meter = Meter(progress)
         meter.expect(len(images) * self.passes)
         tasks: list[Task] = []
-        found: list[Maps] = []
+        parts: list[Maps | None] = []
         with untouched(self.model, images.device), _export_guards_explained():
             targets = Targets(target, len(images), self.score, self.classes, setting)
             check_rows(self.model, images, extra)
@@ -216,8 +216,9 @@ class Explainer(ABC):
                     self._references,
                     self._tails_at_once(images, points, extra),
                 )
-                found.append(self._explain(task))
+                parts.append(self._explain(task) if task.has_scores() else None)
                 tasks.append(task)
+        found = with_zero_maps(parts, tasks)
         return self._explanation(given, size_of(images), tasks, found, points, meter, single, targets.descriptions)
 
     def stream(
