@@ -192,7 +192,7 @@ def test_masks_that_do_not_fit() -> None:
     with pytest.raises(TargetError, match="empty"):
         Mask(1, torch.zeros(4, 6))
     with pytest.raises(TargetError, match="list of targets"):
-        Mask(1, torch.ones(2, 4, 6))
+        Mask(1, torch.ones(2, 4, 6), size=(4, 6))(SCORES)
     with pytest.raises(TargetError, match=r"\(5, 5\).*\(8, 12\).*\(4, 6\)"):
         Mask(1, torch.ones(5, 5), size=(8, 12))(SCORES)
     with pytest.raises(TargetError, match="no pixel"):

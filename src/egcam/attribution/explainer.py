@@ -183,9 +183,7 @@ class Explainer(ABC):
         warn_if_up_to_255(images)
         given = images if given is None else given
         extra = ExtraInputs(len(images), tuple(inputs), dict(keywords or {}), listed)
-        setting = Setting(
-            size=(images.shape[-2], images.shape[-1]), run=lambda one: self._output_of(one, images, extra)
-        )
+        setting = Setting(size=size_of(images), run=lambda one: self._output_of(one, images, extra))
         meter = Meter(progress)
         meter.expect(len(images) * self.passes)
         tasks: list[Task] = []
@@ -303,6 +301,7 @@ class Explainer(ABC):
     def _layer_points(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> tuple[LayerPoint, ...]:
         if self._points is None:
             trace = self._traces[tuple(images.shape[1:])] = dry_run(self.model, images, extra, targets.reader())
+            trace = replace(trace, places=targets.places or trace.places)
             if targets.are_of_embeddings:
                 # A layer with as many channels as there are outputs is then no map of class scores.
                 trace = replace(trace, classes=None)

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from egcam.errors import EgcamError, ModelError, TargetError, check_known, near_misses
 from egcam.models.class_names import Classes, as_class_names
-from egcam.models.image_targets import NO_CLASS, TENSOR_KEYS, ForeignTarget, ImageTarget, Setting, is_pytorch_grad_cams
+from egcam.models.image_targets import (
+    NO_CLASS,
+    TENSOR_KEYS,
+    ForeignTarget,
+    ImageTarget,
+    Places,
+    Setting,
+    is_pytorch_grad_cams,
+)
 from egcam.models.image_targets import Score as Score
 
 OneTarget: TypeAlias = int | str | None
@@ -339,6 +347,11 @@ class Targets:
     def are_of_embeddings(self) -> bool:
         """Whether all that is read are embeddings, so that the output's numbers are no classes."""
         return bool(self.by_image) and all(one.reads_embedding for one in self.by_image)
+
+    @property
+    def places(self) -> Places | None:
+        """Of what single places of an image the targets speak, if any does."""
+        return next((one.places for one in self.by_image if one.places is not None), None)
 
     def why_zero(self, image: int) -> str | None:
         """What a score of exactly 0 means for an image, if it means something."""

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, convolution_dimensions, fits
-from egcam.models.image_targets import TENSOR_KEYS
+from egcam.models.image_targets import TENSOR_KEYS, Places
 from egcam.models.influence import CallKey, Influence
 from egcam.models.inputs import ExtraInputs
 from egcam.models.nested import tensor_in, tensors_in
@@ -92,7 +92,7 @@ class Trace:
     image_shape: tuple[int, ...]
     classes: int | None
     other_inputs: bool
-    places: Literal["boxes", "map"] | None = None
+    places: Places | None = None
     keeps_order: bool = True
     influence: Influence | None = field(default=None, compare=False, repr=False)
     ways: Ways | None = field(default=None, compare=False, repr=False)
@@ -301,7 +301,7 @@ def _trace(
         image_shape=tuple(one.shape[1:]),
         classes=_class_count(output),
         other_inputs=_has_tensors(args, kwargs),
-        places=_places_in(output),
+        places=_places_in(output, one.ndim - 2),
         keeps_order=not any(type(module).__name__.startswith("Hiera") for module in model.modules()),
         influence=None if one.is_meta else Influence(model, tuple(one.shape), one.dtype, one.device, args, kwargs),
     )
@@ -337,8 +337,8 @@ def _score_in(output: object, read: Callable[[Any], Tensor] | None) -> Any:
         return None
 
 
-def _places_in(output: object) -> Literal["boxes", "map"] | None:
-    """What of single places a network with this output speaks of: detections, a map of scores, or neither."""
+def _places_in(output: object, axes: int) -> Places | None:
+    """What of single places of an image with so many axes an output speaks of: detections, a map, or neither."""
     if isinstance(output, list) and output and isinstance(output[0], Mapping):
         return "boxes" if "boxes" in output[0] else None
     if isinstance(output, list) and output and all(_shape_of(one)[1:] == (6,) for one in output):
@@ -346,10 +346,12 @@ def _places_in(output: object) -> Literal["boxes", "map"] | None:
     if isinstance(output, Mapping):
         if "pred_boxes" in output:
             return "boxes"
-        return "map" if any(len(_shape_of(output.get(key))) == 4 for key in TENSOR_KEYS) else None
+        return "map" if any(len(_shape_of(output.get(key))) == axes + 2 for key in TENSOR_KEYS) else None
     first = output[0] if isinstance(output, tuple) and output and not hasattr(output, "_fields") else output
-    kinds: dict[int, Literal["boxes", "map"]] = {3: "boxes", 4: "map"}
-    return kinds.get(len(_shape_of(first))) if _class_count(output) is None else None
+    if _class_count(output) is not None:
+        return None
+    found = len(_shape_of(first))
+    return "map" if found == axes + 2 else "boxes" if (found, axes) == (3, 2) else None
 
 
 def _shape_of(value: object) -> tuple[int, ...]:

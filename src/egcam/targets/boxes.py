@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from egcam.errors import TargetError, check_known
+from egcam.imageops import Size
 from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import InSetting, image_part, is_by_image
+from egcam.models.image_targets import InSetting, Places, image_part, is_by_image
 from egcam.models.nested import tensors_in
 
 Layout: TypeAlias = Literal["yolov5", "yolov8", "xyxy"]
@@ -75,7 +76,7 @@ class Box(InSetting):
     iou: float = 0.5
     layout: Layout | None = None
     classes: Sequence[str] | None = None
-    size: tuple[int, int] | None = None
+    size: Size | None = None
 
     def __post_init__(self) -> None:
         corners = torch.as_tensor(self.box, dtype=torch.float64, device="cpu").flatten().tolist()
@@ -121,6 +122,11 @@ class Box(InSetting):
         return f"{'object' if self.label is None else named(self.label, self.classes)} in ({corners})"
 
     @property
+    def places(self) -> Places:
+        """Boxes."""
+        return "boxes"
+
+    @property
     def why_zero(self) -> str:
         """No box matched."""
         return (
@@ -157,7 +163,7 @@ class Box(InSetting):
 
     def _queries(self, logits: Tensor, boxes: Tensor) -> Found:
         """DETR's queries."""
-        if self.size is None:
+        if self.size is None or len(self.size) != 2:
             raise TargetError("DETR's boxes are in shares of the image: pass its size=(height, width)")
         count, names = logits.shape[1], -1 if self.classes is None else len(self.classes)
         if names not in (count - 1, count):
