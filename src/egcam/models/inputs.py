@@ -301,6 +301,11 @@ def _check_fits(images: Tensor, model: nn.Module) -> None:
             "the model has lazy layers whose weights do not exist yet; run it once, model(images), before explaining it"
         )
     if any(parameter.is_meta for parameter in parameters) or images.is_meta:
+        if any(hasattr(module, "_hf_hook") for module in model.modules()):
+            raise ModelError(
+                "the model's weights are offloaded (accelerate) and are loaded for the length of a call only: load it "
+                "without offloading, as with from_pretrained(name) without device_map"
+            )
         what = "images are" if images.is_meta else "model is"
         raise InputError(
             f"the {what} on the device 'meta', which holds shapes and no numbers; "

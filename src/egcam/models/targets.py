@@ -110,10 +110,12 @@ def class_scores(output: object, count: int) -> Tensor:
     if readable_inside:
         entries = [*entries, *((path, dict(inner)[path]) for path in readable_inside)]
         readable = {**readable, **readable_inside}
+    entries = entries or inner
     shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
     raise ModelError(
         f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
-        f"pass a callable target that says so, e.g. target=lambda out: {_an_example(output, entries, readable)}"
+        f"{_for_places(output, [] if readable else [value for _, value in entries])}pass a callable target that says so"
+        + ("" if _are_detections(output) else _an_example(output, entries, readable))
     )
 
 
@@ -152,25 +154,53 @@ def _no_class_scores(output: Tensor, count: int) -> ModelError:
     else:
         example = _one_channel("out", output)
     return ModelError(
-        f"{said}pass a callable target that turns this output into one number per image, e.g. "
-        f"target=lambda out: {example}"
+        f"{said}{_for_places(output, [output])}pass a callable target that turns this output into one number per image"
+        + (f", e.g. target=lambda out: {example}" if example else "")
     )
 
 
+def _for_places(output: object, tensors: Sequence[Tensor]) -> str:
+    """What to pass for a detector or a segmenter, where the output may be that of one."""
+    if _are_detections(output):
+        return "for an object of a detector pass target=egcam.targets.Box((left, top, right, bottom), label); else "
+    if tensors and tensors[0].ndim == 3:
+        return (
+            "for an object of a detector pass target=egcam.targets.Box((left, top, right, bottom), label, layout=…), "
+            "for a class of a signal's segmenter egcam.targets.Mask(label, mask); else "
+        )
+    if tensors and tensors[0].ndim > 3:
+        return "for a class of a segmenter pass target=egcam.targets.Mask(label, mask); else "
+    return ""
+
+
+def _are_detections(output: object) -> bool:
+    """Whether an output holds boxes by name, or is a list with one (n, 6) for each image."""
+    parts = output if isinstance(output, list) else [output]
+    if any(isinstance(part, Mapping) and ("boxes" in part or "pred_boxes" in part) for part in parts):
+        return True
+    return isinstance(output, list) and all(isinstance(one, Tensor) and one.shape[1:] == (6,) for one in output)
+
+
 def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Mapping[str, Tensor]) -> str:
-    """A callable's body that would read one class from this output; classes are fewer than an embedding's numbers."""
+    """A callable that would read one class from this output; classes are fewer than an embedding's numbers."""
     if not entries:
-        return "out.logits[:, 3]"
+        return ""
     tensors = dict(entries)
     name = min(readable, key=lambda name: readable[name].shape[1]) if readable else next(iter(tensors))
     by_name = f"[{name!r}]" if isinstance(output, Mapping) else f".{name}"
     part = "out" + (name if name.startswith("[") else by_name)
     tensor = tensors[name]
-    return part if tensor.ndim < 2 else _one_channel(part, tensor)
+    body = part if tensor.ndim < 2 else _one_channel(part, tensor)
+    return f", e.g. target=lambda out: {body}" if body else ""
 
 
 def _one_channel(part: str, tensor: Tensor) -> str:
-    """What reads channel 3 of (N, C, ...), the mean over its places, as Python writes it."""
+    """What reads channel 3 of (N, C, ...), the mean over its places, as Python writes it.
+
+    Empty for three axes: which of them are classes, tokens, anchors or places is unknown.
+    """
+    if tensor.ndim == 3:
+        return ""
     places = tuple(range(1, tensor.ndim - 1))
     one = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
     return f"{one}.mean({places})" if len(places) > 1 else f"{one}.mean(1)" if places else one
