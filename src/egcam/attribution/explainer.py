@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from egcam.attribution.maps import Maps, facts_of, with_zero_maps
 from egcam.attribution.options import check_count
 from egcam.attribution.reference_activations import ReferenceActivations
 from egcam.attribution.task import Meter, Progress, Task
-from egcam.errors import EgcamError, InputError, ModelError, NonFiniteMapWarning, TargetError, ZeroMapWarning, warn_user
+from egcam.errors import EgcamError, InputError, NonFiniteMapWarning, TargetError, ZeroMapWarning, warn_user
 from egcam.imageops import Size, fused, fused_errors, size_of
 from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
@@ -37,6 +37,7 @@ from egcam.models.inputs import (
 )
 from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
 from egcam.models.layout import Layout
+from egcam.models.model_errors import model_errors_explained
 from egcam.models.place_layers import place_layers
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import add_hook, untouched
@@ -188,7 +189,7 @@ class Explainer(ABC):
         meter.expect(len(images) * self.passes)
         tasks: list[Task] = []
         parts: list[Maps | None] = []
-        with untouched(self.model, images.device), _export_guards_explained():
+        with untouched(self.model, images.device), model_errors_explained(self.model, images, extra):
             targets = Targets(target, len(images), self.score, self.classes, setting)
             check_rows(self.model, images, extra)
             points = self._layer_points(images, extra, targets)
@@ -440,20 +441,6 @@ class Explainer(ABC):
             )
 
 
-@contextmanager
-def _export_guards_explained() -> Iterator[None]:
-    """Explain the error of an exported network that is run with other shapes than it was exported for."""
-    try:
-        yield
-    except AssertionError as error:
-        if not str(error).startswith("Guard failed"):
-            raise
-        raise ModelError(
-            f"this network was exported for inputs of one shape ({error}), and methods run batches of several sizes: "
-            "explain the network it was exported from, or export it with a dynamic batch dimension"
-        ) from error
-
-
 def _runs_twice(model: nn.Module, points: Sequence[LayerPoint], images: Tensor, extra: ExtraInputs) -> bool:
     """Whether two images make a layer run twice."""
     calls: Counter[str] = Counter()
@@ -538,7 +525,14 @@ def _images_and_labels(batch: Any) -> tuple[Tensor, Any]:
         return batch, None
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
         return batch[0], (batch[1] if len(batch) > 1 else None)
-    raise InputError(f"the loader gives {type(batch).__name__}; it must give images or (images, labels) tensors")
+    said = f"the loader gives {type(batch).__name__}; it must give images or (images, labels) tensors"
+    if isinstance(batch, Mapping):
+        keys = list(batch)
+        names = [key for key in keys if isinstance(batch[key], Tensor) and batch[key].ndim > 2] or keys[:1]
+        others = [key for key in keys if key not in names]
+        pair = ", ".join(f"batch[{key!r}]" for key in (*names[:1], *others[:1]))
+        said += f". From its keys {', '.join(map(repr, keys))} make them: stream((({pair}) for batch in loader))"
+    raise InputError(said)
 
 
 def plain_settings(value: Any) -> Any:

@@ -235,6 +235,8 @@ def check_images(images: Tensor | Sequence[Tensor], model: nn.Module, dimensions
             f"images must be a float tensor of shape (N, C, H, W), not {type(images).__name__}; "
             "for files use the command `egcam explain`, for PIL images a preprocessing transform"
         )
+    if images.layout != torch.strided:
+        raise InputError(f"the images are a sparse tensor ({images.layout}): pass images.to_dense()")
     if images.ndim == dimensions + 1:
         images = images[None]
     if images.ndim != dimensions + 2:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from egcam.errors import EgcamError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, convolution_dimensions, fits
@@ -398,7 +399,7 @@ class _Recorder:
             maps = () if isinstance(output, Tensor) else tuple(one for one in tensors_in(output) if _is_map(one))
             is_nested = tensor is None
             tensor = maps[0] if is_nested and maps else tensor
-            if tensor is None:
+            if tensor is None or is_functorch_wrapped_tensor(tensor):  # the outputs of several networks in one
                 return
             taken = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             self._alive += [tensor, *taken, *maps]
