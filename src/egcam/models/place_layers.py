@@ -22,7 +22,8 @@ def place_layers(trace: Trace) -> list[str]:
     spatial = [call for call in trace.calls_on_image if _is_map(call, trace)]
     if trace.places is None or not _has_features(spatial, trace):
         return []
-    found = _of_pyramid(spatial, trace) or _of_backbone(spatial, trace) or _coarsest(spatial, trace)
+    found = _of_pyramid(spatial, trace) or _of_backbone(spatial, trace)
+    found = found or _into_head(spatial, trace) or _coarsest(spatial, trace)
     chosen = found if trace.places == "boxes" else found[-1:]
     return list(dict.fromkeys(_name_of(call, spatial, trace) for call in chosen))
 
@@ -71,6 +72,20 @@ def _of_backbone(spatial: Sequence[Call], trace: Trace) -> list[Call]:
     """The map of the outermost module that is called a backbone."""
     named = [call for call in spatial if _BACKBONE.search(call.name) and _goes_on(call, trace)]
     return [min(named, key=lambda call: call.started)] if named else []
+
+
+def _into_head(spatial: Sequence[Call], trace: Trace) -> list[Call]:
+    """The maps of several resolutions that the last module takes in a list: the head of a detector, as YOLO's."""
+    found: list[tuple[Call, list[Call]]] = []
+    for call in trace.calls_on_image:
+        before = [other for other in spatial if other.finished < call.started]
+        makers = [[other for other in before if other.value[0] == one][-1:] for one in call.maps_taken]
+        made = [maker for makers_of_one in makers for maker in makers_of_one]
+        if call.name and len({_places(maker) for maker in made}) > 1:
+            found.append((call, made))
+    outermost = [pair for pair in found if not any(_is_inside(pair[0], other) for other, _ in found)]
+    last = max(outermost, key=lambda pair: pair[0].started, default=None)
+    return [] if last is None else sorted(last[1], key=lambda call: call.finished)
 
 
 def _coarsest(spatial: Sequence[Call], trace: Trace) -> list[Call]:

@@ -50,6 +50,7 @@ class Call:
         maps: the identities of the (1, ., ., .) in a tuple, list or dictionary that it returned, such as feature
             pyramids.
         node: the number of what it returned in `Trace.ways`; -1 where there is none.
+        maps_taken: the identities of the maps in the tuples, lists and dictionaries that it took.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Call:
     sees_image: bool = False
     maps: tuple[int, ...] = ()
     node: int = -1
+    maps_taken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -372,6 +374,7 @@ class _Recorder:
         self._open: list[int] = []
         self._alive: list[Tensor] = []  # identity is id(), so nothing seen may be freed meanwhile
         self._names: list[tuple[bool, bool]] = []
+        self._taken: list[tuple[Tensor, ...]] = []
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -384,6 +387,9 @@ class _Recorder:
             whole = not name or (any(True for _ in module.children()) and any(arg is self._image for arg in given))
             kinds = (False, False) if whole else (_matches(_POOLING, module), _matches(_ATTENTION, module))
             self._names.append(kinds)
+            # Now, for some write what they make into the list that they took.
+            listed = [value for value in given if not isinstance(value, Tensor)]
+            self._taken.append(tuple(one for one in tensors_in(listed) if _is_map(one)))
 
         return hook
 
@@ -394,6 +400,7 @@ class _Recorder:
             self._clock += 1
             inside_pooling = any(pooling for pooling, _ in self._names)
             _, is_attention = self._names.pop()
+            maps_taken = self._taken.pop()
             started = self._open.pop()
             tensor = tensor_in(output)
             maps = () if isinstance(output, Tensor) else tuple(one for one in tensors_in(output) if _is_map(one))
@@ -402,7 +409,7 @@ class _Recorder:
             if tensor is None or is_functorch_wrapped_tensor(tensor):  # the outputs of several networks in one
                 return
             taken = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            self._alive += [tensor, *taken, *maps]
+            self._alive += [tensor, *taken, *maps, *maps_taken]
             self._histories.append(tensor.grad_fn)
             self._calls.append(
                 Call(
@@ -422,6 +429,7 @@ class _Recorder:
                     multiplications=_multiplications(module, tensor),
                     bends=_matches(_BENDING, module),
                     maps=tuple(map(id, maps)),
+                    maps_taken=tuple(map(id, maps_taken)),
                     dimensions=convolution_dimensions(module),
                 )
             )
