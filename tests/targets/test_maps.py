@@ -169,7 +169,7 @@ def test_ablation_cam_of_a_box() -> None:
         for number in range(4):
             without = channels.clone()
             without[:, number] = 0
-            drops.append((score - box_scores(model.head(without))[0, 1]) / score)
+            drops.append((score - box_scores(model.head(without))[0, 1]) / score.abs())
     torch.testing.assert_close(found.maps[0], (torch.stack(drops)[:, None, None] * channels[0]).sum(0))
 
 

@@ -12,6 +12,7 @@ from egcam.errors import EgcamError, InputError, ModelError
 from egcam.models.inputs import ExtraInputs
 from egcam.models.weights import one_line
 
+_OF_TORCH = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -43,7 +44,8 @@ def model_errors_explained(model: nn.Module, images: Tensor, extra: ExtraInputs)
                 "the layer runs inside torch.vmap or another transform of torch.func, where its output belongs to "
                 "several networks at once: explain one of them, or choose a layer outside"
             ) from error
-        own = _own_error(model, images, extra)
+        # Errors of kinds of their own say what they mean, and are told apart by it.
+        own = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
         if own is None:
             raise
         raise InputError(
