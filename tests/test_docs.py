@@ -409,7 +409,7 @@ def test_commands_of_the_first_page_work(folder: Path) -> None:
                 warnings.simplefilter("ignore")
                 result = CliRunner().invoke(app, arguments)
             assert result.exit_code == 0, (arguments, result.output, result.exception)
-    files = {path.name for path in (folder / "egcam-out" / "cat-expected-grad-cam").iterdir()}
+    files = {path.name for path in (folder / "egcam-out" / "cat-slope-cam").iterdir()}
     assert files == {"overlay.png", "heatmap.png", "explanation.npz", "explanation.json", "result.json"}
 
 
@@ -472,7 +472,7 @@ def test_the_study_file_is_valid_and_has_every_key(tmp_path: Path) -> None:
         assert set(table) == {field.name for field in fields(kind)}
     known = {field.name for field in fields(specs.DataSpec)} - {"options"} | datasets.options_of("folder").keys()
     assert set(content["data"]) == known
-    assert study.methods[1] == specs.MethodSpec("expected-64", "expected-grad-cam", {"samples": 64})
+    assert study.methods[1] == specs.MethodSpec("expected-64", "slope-cam", {"samples": 64})
     assert study.data.options["mask_values"] == [1]
     defaults = {field.name: field.default for field in fields(specs.RunSpec)}
     assert (study.threads, study.examples, study.maps) == tuple(
@@ -523,7 +523,7 @@ def test_every_method_is_in_the_tables() -> None:
         rows = [line for line in (DOCS / page).read_text().splitlines() if line.startswith("|")]
         told = {name for row in rows for name in re.findall(r"`([a-z+-]+)`", row.split("|")[1])}
         missing = set(egcam.methods()) - told
-        assert missing <= (set() if page == "choosing.md" else {"expected-grad-cam", "expected-grad-cam-paper"}), page
+        assert missing <= (set() if page == "choosing.md" else {"slope-cam", "expected-grad-cam"}), page
 
 
 # -- links, pictures, notebooks, the site -----------------------------------------------------------
@@ -623,7 +623,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for page in (*PAGES, *(DOCS / "api").glob("*.md")):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").stat().st_size > 1000
     text = (site / "api" / "egcam.html").read_text(encoding="utf-8")
-    assert "Explain images with a method by name, by default Expected Grad-CAM" in text, (
+    assert "Explain images with a method by name, by default SlopeCAM" in text, (
         "docstrings are on the API pages"
     )
     fetched = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?)[^"]*)"', text)

@@ -62,14 +62,14 @@ def refused(model: nn.Module, images: Any, *said: str, kind: type[Exception] = e
         ({"method": "scorecam"}, ["'score-cam'"]),
         ({"method": "zzz"}, ["no method 'zzz'", "known are", "in all"]),
         ({"method": ""}, ["no method ''", "known are"]),
-        ({"method": "grad-cam", "samples": 3}, ["'grad-cam' takes no option 'samples'", "one of expected-grad-cam"]),
+        ({"method": "grad-cam", "samples": 3}, ["'grad-cam' takes no option 'samples'", "one of slope-cam"]),
         ({"method": "smooth-grad", "layer": "relu2"}, ["'smooth-grad' takes no option 'layer'", "has no layer"]),
-        ({"sampels": 3}, ["'expected-grad-cam' takes no option 'sampels'", "did you mean 'samples'"]),
+        ({"sampels": 3}, ["'slope-cam' takes no option 'sampels'", "did you mean 'samples'"]),
         ({"refrence": "black"}, ["did you mean 'reference'"]),
         ({"path": "lineer"}, ["unknown path 'lineer'", "did you mean 'linear'"]),
         ({"path": 3}, ["'linear'", "callable", "int"]),
-        ({"method": "expected-grad-cam-paper", "kernel": "gausian"}, ["'gausian'", "did you mean 'gaussian'"]),
-        ({"method": "expected-grad-cam-paper", "kernel": 3}, ["kernel", "3", "gaussian"]),
+        ({"method": "expected-grad-cam", "kernel": "gausian"}, ["'gausian'", "did you mean 'gaussian'"]),
+        ({"method": "expected-grad-cam", "kernel": 3}, ["kernel", "3", "gaussian"]),
         ({"difference": "latant"}, ["unknown difference 'latant'", "did you mean 'latent'"]),
         ({"reference": "blured"}, ["unknown reference 'blured'", "did you mean 'blurred'"]),
         ({"score": "logits"}, ["unknown score 'logits'", "did you mean 'logit'"]),
@@ -148,7 +148,7 @@ def test_parts_that_cannot_be(make, said):
     ],
     ids=_name,
 )
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "ablation-cam", "score-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "ablation-cam", "score-cam"])
 def test_layers_that_cannot_be(method, layer, said):
     refused(small_net(train=True), pictures(), *said, kind=egcam.errors.LayerError, method=method, layer=layer)
 
@@ -208,7 +208,7 @@ class _Cut(SmallNet):
         return super().features(images).detach()
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "integrated-grad-cam", "input-gradient"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "integrated-grad-cam", "input-gradient"])
 def test_a_layer_the_score_does_not_depend_on(method):
     layer = {} if method == "input-gradient" else {"layer": "relu1"}
     refused(seeded(_Cut), pictures(), "does not depend on", "between the image and the score", method=method, **layer)
@@ -250,7 +250,7 @@ def _with(value: float) -> Tensor:
     ],
     ids=lambda value: str(getattr(value, "shape", type(value).__name__)) if not isinstance(value, list) else "said",
 )
-@pytest.mark.parametrize("method", ["expected-grad-cam", "score-cam", "input-gradient"])
+@pytest.mark.parametrize("method", ["slope-cam", "score-cam", "input-gradient"])
 def test_images_that_cannot_be_explained(method, images, said):
     refused(small_net(train=True), images, *said, kind=egcam.errors.InputError, method=method)
 
@@ -314,7 +314,7 @@ def test_a_loader_of_other_things():
     ],
     ids=_name,
 )
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "score-cam", "ablation-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "score-cam", "ablation-cam"])
 def test_targets_that_cannot_be(method, target, said):
     refused(small_net(train=True), pictures(), *said, kind=egcam.errors.TargetError, method=method, target=target)
 
@@ -416,7 +416,7 @@ class _BatchStatistics(nn.Module):
         return self.fc(self.body(images).square().mean((2, 3)))
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "score-cam", "ablation-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "score-cam", "ablation-cam"])
 def test_images_do_not_change_one_anothers_maps_where_statistics_are_those_of_the_batch(method):
     model, images = seeded(_BatchStatistics).eval(), pictures()
     together = explainer(method, model, signed=True)(images, 1)
@@ -433,7 +433,7 @@ class _TakesBatchesApart(nn.Module):
         return torch.cat([self.fc(self.body(part).square().mean((2, 3))) for part in images.split(1)])
 
 
-@pytest.mark.parametrize("method", ["grad-cam", "expected-grad-cam", "score-cam", "ablation-cam"])
+@pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "score-cam", "ablation-cam"])
 def test_networks_that_take_a_batch_apart(method):
     model, images = seeded(_TakesBatchesApart), pictures()
     refused(model, images, "batch_size=1", method=method)
@@ -673,7 +673,7 @@ class _Saturated(nn.Module):
     [
         (_head(-1.0), "1", "every position is negative evidence; signed=True"),
         (_head(1.0, bias=-50.0), "1", "activations are all zero"),
-        (_Saturated(), "net.1", "gradient is zero at the layer.*expected-grad-cam"),
+        (_Saturated(), "net.1", "gradient is zero at the layer.*slope-cam"),
     ],
 )
 def test_zero_maps_warn_with_their_cause(model, layer, cause):
@@ -748,7 +748,7 @@ def test_maps_that_are_not_finite_warn():
     ],
     ids=lambda value: None if isinstance(value, list) else _name(getattr(value, "shape", value)),
 )
-@pytest.mark.parametrize("method", ["expected-grad-cam", "expected-gradients"])
+@pytest.mark.parametrize("method", ["slope-cam", "expected-gradients"])
 def test_references_that_cannot_be(method, reference, said):
     refused(
         small_net(train=True),

@@ -93,7 +93,7 @@ def test_an_exported_network_of_one_shape_is_named(images):
         egcam.explain(_Guarded(), images, method="grad-cam")
 
 
-@pytest.mark.parametrize("method", ["expected-grad-cam", "grad-cam", "ablation-cam"])
+@pytest.mark.parametrize("method", ["slope-cam", "grad-cam", "ablation-cam"])
 def test_outputs_that_are_not_numbers_are_warned_of(method, images):
     with pytest.warns(NonFiniteMapWarning, match="image 0, 1 holds NaN"):
         egcam.explain(_Net(factor=float("nan")), images, target=1, method=method)

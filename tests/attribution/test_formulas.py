@@ -43,8 +43,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "smooth-grad": {"samples": SAMPLES},
     "integrated-grad-cam": {"steps": STEPS},
     "integrated-gradients": {"steps": STEPS},
+    "slope-cam": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
     "expected-grad-cam": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
-    "expected-grad-cam-paper": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
     "expected-gradients": {"samples": SAMPLES, "reference": pictures(9, seed=7)},
     "finer-cam": {"similar": 1, "gamma": 0.6},
     "occlusion": {"window": (3, 2), "stride": (2, 1)},
@@ -185,7 +185,7 @@ def integrated_grad_cam(case: Case) -> np.ndarray:
     return total / STEPS
 
 
-def expected_grad_cam(case: Case) -> np.ndarray:
+def slope_cam(case: Case) -> np.ndarray:
     """The mean over references of slope times step from A' to A, summed over the channels.
 
     Before a dense head in one step. At the linear heads any steps give the same.
@@ -209,7 +209,7 @@ def draws(image: Tensor) -> list[tuple[Tensor, float]]:
         found.append((references[0], share))
         return images
 
-    egcam.ExpectedGradCAM(perceptron_head(), LAYER, path=path, **OPTIONS["expected-grad-cam"])(image[None], target=0)
+    egcam.SlopeCAM(perceptron_head(), LAYER, path=path, **OPTIONS["slope-cam"])(image[None], target=0)
     return found
 
 
@@ -228,7 +228,7 @@ def latent_path(case: Case) -> np.ndarray:
     return case.rectified(corrected(samples, samples.sum(1), np.mean(rises)).reshape(maps[0].shape))
 
 
-def expected_grad_cam_paper(case: Case) -> np.ndarray:
+def slope_cam_paper(case: Case) -> np.ndarray:
     """Pooled, d = f(x - x'). The network is shown the image, all points z_s, then all x - x'_s."""
     _, points, differences = case.shown
     assert len(points) == len(differences) == SAMPLES
@@ -420,8 +420,8 @@ FORMULAS: dict[str, Callable[[Case], np.ndarray]] = {
     "layer-cam": layer_cam,
     "score-cam": score_cam,
     "ablation-cam": ablation_cam,
-    "expected-grad-cam": expected_grad_cam,
-    "expected-grad-cam-paper": expected_grad_cam_paper,
+    "slope-cam": slope_cam,
+    "expected-grad-cam": slope_cam_paper,
     "input-gradient": input_gradient,
     "smooth-grad": smooth_grad,
     "integrated-gradients": integrated_gradients,
@@ -491,8 +491,8 @@ def test_signed_map_follows_the_formula_on_every_network(method: str, network: s
 @pytest.mark.parametrize("network", ["perceptron", "signed", "in-place"])
 def test_the_latent_path_follows_its_formula(network: str, score: str) -> None:
     model, image = NETWORKS[network](), pictures(1)
-    options = {**options_of("expected-grad-cam"), "path": "latent"}
-    found = egcam.explain(model, image, "expected-grad-cam", 1, score=score, signed=True, **options).maps[0]
+    options = {**options_of("slope-cam"), "path": "latent"}
+    found = egcam.explain(model, image, "slope-cam", 1, score=score, signed=True, **options).maps[0]
     truth = latent_path(Case(model, image[0], 1, score, True, []))
     torch.testing.assert_close(found, torch.from_numpy(truth), **EXACT)
 

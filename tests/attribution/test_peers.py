@@ -152,7 +152,7 @@ def test_captum_layer_gradient_shap_with_our_shares_is_the_latent_summed_map(
 ) -> None:
     network, image, other = build(), pictures(1), pictures(1, seed=4)
     options = {"samples": 16, "reference": other, "difference": "latent", "weighting": "summed", "layer": LAYER}
-    found, shares = recorded(lambda path: signed("expected-grad-cam", network, image, 1, path=path, **options))
+    found, shares = recorded(lambda path: signed("slope-cam", network, image, 1, path=path, **options))
     monkeypatch.setattr(np.random, "uniform", lambda low, high, size: np.array(shares))
     peer = attr.LayerGradientShap(network, network.features).attribute(image, other, n_samples=16, target=1)
     torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
@@ -162,7 +162,7 @@ def test_captum_layer_gradient_shap_at_a_linear_head(attr: object) -> None:
     """The gradient is constant there, so captum's own shares do not matter."""
     network, images, other = flat_linear_head(), pictures(3), pictures(1, seed=4)
     options = {"samples": 8, "reference": other, "path": "linear", "difference": "latent", "layer": LAYER}
-    found = signed("expected-grad-cam", network, images, TARGETS, **options)
+    found = signed("slope-cam", network, images, TARGETS, **options)
     peer = attr.LayerGradientShap(network, network.features).attribute(images, other, n_samples=3, target=TARGETS)
     torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
 
@@ -171,7 +171,7 @@ def test_captum_layer_gradient_shap_agrees_within_the_error(attr: object) -> Non
     """Many references and captum's own draws, which repeat references at random and so scatter more than ours."""
     network, image, others = signed_activations(), pictures(1), pictures(6, seed=4)
     options = {"samples": 384, "reference": others, "path": "linear", "difference": "latent", "layer": LAYER}
-    found = egcam.explain(network, image, "expected-grad-cam", 1, signed=True, batch_size=64, **options)
+    found = egcam.explain(network, image, "slope-cam", 1, signed=True, batch_size=64, **options)
     np.random.seed(0)  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

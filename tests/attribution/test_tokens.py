@@ -248,4 +248,4 @@ def test_as_many_tokens_as_channels_are_told_apart_by_timms_normalisation():
     (tokens,) = kept
     assert tokens.shape == (2, 16, 16)
     assert torch.allclose(found.maps, (tokens * tokens.grad).sum(2).reshape(2, 4, 4))
-    assert egcam.ExpectedGradCAM(model, reference="black", samples=2)(images).layer == "blocks.0"
+    assert egcam.SlopeCAM(model, reference="black", samples=2)(images).layer == "blocks.0"

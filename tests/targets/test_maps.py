@@ -128,7 +128,7 @@ def test_grad_cam_equals_autograd(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("expected-grad-cam", {"samples": 6, "reference": "black"}), ("score-cam", {}), ("ablation-cam", {})],
+    [("slope-cam", {"samples": 6, "reference": "black"}), ("score-cam", {}), ("ablation-cam", {})],
 )
 def test_each_image_has_its_own_target_in_every_sample(method: str, options: dict[str, Any]) -> None:
     """A batch gives what the images give one by one; rows of samples are told whose they are."""
@@ -176,7 +176,7 @@ def test_ablation_cam_of_a_box() -> None:
 def test_the_latent_path_of_a_box_is_complete() -> None:
     """The attributions add up to y(x) - y(black), y being the box's score."""
     model, images = made(ListDetector), photographs(2)
-    cam = egcam.ExpectedGradCAM(
+    cam = egcam.SlopeCAM(
         model, path="latent", difference="latent", weighting="summed", reference="black", samples=64, signed=True
     )
     found = cam(list(images), [FIRST, SECOND])
@@ -235,7 +235,7 @@ def test_evaluate_measures_what_was_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("grad-cam", {}), ("expected-grad-cam", {"samples": 2}), ("ablation-cam", {})]
+    ("method", "options"), [("grad-cam", {}), ("slope-cam", {"samples": 2}), ("ablation-cam", {})]
 )
 @pytest.mark.parametrize("least", [0.0, 2.0])  # 2: the detector finds nothing at all
 def test_no_match_is_a_zero_map_and_said(method: str, options: dict[str, Any], least: float) -> None:
@@ -248,7 +248,7 @@ def test_no_match_is_a_zero_map_and_said(method: str, options: dict[str, Any], l
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("expected-grad-cam", {"samples": 64}), ("score-cam", {}), ("occlusion", {}), ("rise", {"samples": 64})],
+    [("slope-cam", {"samples": 64}), ("score-cam", {}), ("occlusion", {}), ("rise", {"samples": 64})],
 )
 def test_no_match_is_known_after_the_first_pass(method: str, options: dict[str, Any]) -> None:
     model, image = made(ListDetector), photographs(1)
@@ -412,9 +412,9 @@ def test_what_was_explained_is_kept_in_words(tmp_path: Any) -> None:
 
 def test_callables_in_a_list_get_their_images_part() -> None:
     model, images = small_net(), torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-    wanted = egcam.explain(model, images, "expected-grad-cam", [1, 4], samples=4, signed=True)
+    wanted = egcam.explain(model, images, "slope-cam", [1, 4], samples=4, signed=True)
     found = egcam.explain(
-        model, images, "expected-grad-cam", [lambda row: row[1], lambda row: row[4:5]], samples=4, signed=True
+        model, images, "slope-cam", [lambda row: row[1], lambda row: row[4:5]], samples=4, signed=True
     )
     torch.testing.assert_close(found.maps, wanted.maps, rtol=1e-4, atol=1e-6)
     with pytest.raises(TargetError, match=r"returned \(5,\) for one image"):

@@ -182,7 +182,7 @@ class Explanation:
         """(N,) how much of the score a region adds: the attributions inside it, in units of the score.
 
         A cell of the map counts by the part of it that the region covers, so disjoint regions add up. Only complete
-        methods have it, such as Expected Grad-CAM at one layer.
+        methods have it, such as SlopeCAM at one layer.
 
         Args:
             region: a mask, (H, W) for all images or (N, H, W), True or 1 inside; or a box (left, top, right, bottom)
@@ -191,7 +191,7 @@ class Explanation:
         if self.completeness is None or self.completeness.attributions is None:
             raise MethodError(
                 f"only a complete attribution can be added up over a region, and {self.method!r} with these options is "
-                "none: use egcam.ExpectedGradCAM(model) at one layer"
+                "none: use egcam.SlopeCAM(model) at one layer"
             )
         attributions, axes = self.completeness.attributions, len(self.size)
         mask = region if isinstance(region, Tensor) else _box(region, self.size)

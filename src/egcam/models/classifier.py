@@ -74,7 +74,7 @@ class Classifier:
     def explain(
         self,
         photo: Image.Image | Tensor,
-        method: str = "expected-grad-cam",
+        method: str = "slope-cam",
         target: Target = None,
         *,
         progress: Progress | None = None,
