@@ -91,6 +91,7 @@ class SmallNetwork(nn.Module):
             convolution = nn.Conv2d(widths[number - 1], widths[number], 3, stride=2, padding=1)
             setattr(self, f"layer{number}", nn.Sequential(convolution, nn.ReLU()))
         self.fc = nn.Linear(16, 1000)
+        self.classes = list(egcam.zoo.imagenet_classes())
 
     def forward(self, images: Tensor) -> Tensor:
         seen = self.layer4(self.layer3(self.layer2(self.layer1(images))))

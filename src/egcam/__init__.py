@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from egcam.evaluation.layers import best_layer as best_layer
     from egcam.evaluation.layers import candidate_layers as candidate_layers
     from egcam.models import zoo as zoo
+    from egcam.models.crops import Crop as Crop
+    from egcam.models.crops import crop as crop
     from egcam.models.inputs import shared as shared
     from egcam.models.layers import find_layer as find_layer
     from egcam.saturation_check.measure import saturation as saturation
@@ -106,6 +108,7 @@ _LATER = {
     "egcam.evaluation.evaluate": "evaluate",
     "egcam.evaluation.layers": "best_layer candidate_layers",
     "egcam.models": "zoo",
+    "egcam.models.crops": "Crop crop",
     "egcam.models.inputs": "shared",
     "egcam.models.layers": "find_layer",
     "egcam.saturation_check.measure": "saturation",

@@ -565,7 +565,13 @@ def test_structured_outputs(method, form):
         (lambda logits, features: features, ["(2, 6, 6, 6)", "(N, classes)", "callable target", "lambda"]),
         (lambda logits, features: logits.argmax(1), ["int64", "have no gradient", "the scores"]),
         (lambda logits, features: logits.T, ["(5, 2)", "lambda out: out[3]"]),
-        (lambda logits, features: features.flatten(2), ["(2, 6, 36)", "lambda out: out[:, 3].mean(1)"]),
+        (
+            lambda logits, features: features.flatten(2),
+            ["(2, 6, 36)", "egcam.targets.Box(", "layout=", "callable target"],
+        ),
+        (lambda logits, features: ((features.flatten(2), features), {"a": 1}), ["[0][0]: ", "egcam.targets.Box("]),
+        (lambda logits, features: {"pred_boxes": features}, ["egcam.targets.Box((left, top, right, bottom), label);"]),
+        (lambda logits, features: [{"boxes": logits}, {"boxes": logits}], ["egcam.targets.Box((left, top"]),
         (
             lambda logits, features: {"all": {"heads": [features.mean((2, 3))]}, "rest": logits},
             ["unclear", "['all']['heads'][0]: a float32 tensor of shape (2, 6)", "lambda out: out['rest'][:, 3]"],
@@ -626,7 +632,14 @@ class _Segments(nn.Module):
 @pytest.mark.parametrize("method", HEAD_FREE)
 def test_segmentation_networks_take_the_callable_the_error_proposes(method):
     model, images = seeded(_Segments), pictures()
-    refused(model, images, "(2, 5, 12, 12)", "target=lambda out: out[:, 3].mean((1, 2))", method=method)
+    refused(
+        model,
+        images,
+        "(2, 5, 12, 12)",
+        "egcam.targets.Mask(label, mask)",
+        "target=lambda out: out[:, 3].mean((1, 2))",
+        method=method,
+    )
     found = explainer(method, model, signed=True)(images, lambda out: out[:, 3].mean((1, 2)))
     assert found.maps.abs().max() > 0
     assert torch.allclose(found.scores, model(images)[:, 3].mean((1, 2)))

@@ -56,10 +56,13 @@ def test_signed_is_true_or_false(images):
         egcam.explain(_Net(), images, signed="no")
 
 
-def test_a_class_of_imagenet_that_was_understood_is_called_by_its_name(images):
+def test_a_thousand_outputs_are_not_taken_for_imagenets_classes(images):
     model = _Net(classes=1000)
-    labels = [egcam.GradCAM(model, signed=True)(images, target).label(1) for target in ("golden retriever", 207)]
-    assert labels == ["golden retriever", "class 207"]
+    with pytest.raises(egcam.EgcamError, match=r"names are unknown.*classes=egcam\.zoo\.imagenet_classes\(\)"):
+        egcam.GradCAM(model, signed=True)(images, "golden retriever")
+    told = egcam.GradCAM(model, signed=True, classes=egcam.zoo.imagenet_classes())
+    assert [told(images, target).label(1) for target in ("golden retriever", 207)] == ["golden retriever"] * 2
+    assert egcam.GradCAM(model, signed=True)(images, 207).label(1) == "class 207"
 
 
 def test_the_finest_of_several_maps_has_the_most_places_along_every_axis():

@@ -266,7 +266,7 @@ def ablation_cam(case: Case) -> np.ndarray:
         for k in range(len(activations)):
             without = activations.copy()
             without[k] = 0
-            weights.append((full - case.y(torch.from_numpy(without)).item()) / full)
+            weights.append((full - case.y(torch.from_numpy(without)).item()) / abs(full))
     return case.rectified(weighted_channels(weights, activations))
 
 

@@ -89,6 +89,17 @@ def test_ablation_cam_with_a_score_of_zero_takes_the_plain_drop() -> None:
     assert found.maps[0].flatten().tolist() == pytest.approx([0, 26, 39, -19.5])
 
 
+@pytest.mark.parametrize("shift", [0.0, -20.0])
+def test_ablation_cam_of_a_negative_score_points_where_that_of_a_positive_one_does(shift: float) -> None:
+    # The drops are 13 and -6 as above, whether y is 7 or 7 - 20 = -13: the map is 13 A1 - 6 A2, over |y|.
+    network = two_by_two()
+    with torch.no_grad():
+        network[-1].bias = nn.Parameter(torch.full((2,), shift, dtype=torch.float64))
+    found = egcam.AblationCAM(network, "0", signed=True)(image(), target=0)
+    assert found.scores.tolist() == [7 + shift]
+    assert (found.maps[0] * abs(7 + shift)).flatten().tolist() == pytest.approx([7, 26, 39, 40])
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("scale", [4e-4, 1e-8, 1e-20])
 def test_plus_plus_weights_of_tiny_gradients(scale: float, dtype: torch.dtype) -> None:

@@ -64,7 +64,7 @@ def test_captum_layer_feature_ablation_is_ablation_cam_before_division(attr: obj
         drops = attr.LayerFeatureAblation(network, network.features).attribute(
             images, layer_baselines=0, target=TARGETS, layer_mask=channels
         )
-        truth = (drops * network.features(images)).sum(1) / network(images)[range(3), TARGETS][:, None, None]
+        truth = (drops * network.features(images)).sum(1) / network(images)[range(3), TARGETS].abs()[:, None, None]
     torch.testing.assert_close(signed("ablation-cam", network, images, TARGETS, layer=LAYER), truth, **EXACT)
 
 
@@ -250,6 +250,11 @@ def scaled_like_the_peer(maps: Tensor, size: tuple[int, int]) -> np.ndarray:
 @pytest.mark.parametrize("method", sorted(set(PEER_CLASSES) - {"grad-cam++"}))
 def test_pytorch_grad_cam(grad_cam: object, network: nn.Sequential, images: Tensor, method: str, layer: str) -> None:
     options = {"align_corners": True} if method == "score-cam" else {}
+    if method == "ablation-cam":
+        # Theirs divides by the score, ours by its absolute value.
+        with torch.no_grad():
+            network[-1].bias += 1
+        assert float(network(images).min()) > 0
     found = egcam.explain(network, images, method, TARGETS, layer=layer, **options)
     peer = peer_heatmaps(grad_cam, method, network, network.get_submodule(layer), images)
     assert float(found.maps.amax((1, 2)).max()) > 1e-4
@@ -291,6 +296,28 @@ def test_pytorch_grad_cam_principal_components(grad_cam: object, method: str, na
     signs = np.sign((found * peer).sum((1, 2)))[:, None, None]
     assert np.abs(found).max() > 1e-3
     np.testing.assert_allclose(found, signs * peer, rtol=1e-4, atol=1e-6)
+
+
+def test_pytorch_grad_cams_finer_cam_weights_the_rivals_by_probability(grad_cam: object) -> None:
+    """Its target gives its map; the rivals of ours count alike, and the map is another."""
+    from pytorch_grad_cam.utils.model_targets import FinerWeightedTarget
+
+    network, images = convolutional(), pictures(1, shape=(2, 12, 10)).float()
+    with torch.no_grad():
+        network[-1].weight *= 8
+        logits = network(images)[0]
+        chosen = int(logits.argmax())
+        rivals = (logits - logits[chosen]).abs().argsort()[1:].tolist()
+    with grad_cam.FinerCAM(network, [network[5]]) as peer:
+        theirs = peer(images, alpha=0.6)
+    same = egcam.explain(network, images, "grad-cam", [FinerWeightedTarget(chosen, rivals, 0.6)], layer="5").maps
+    np.testing.assert_allclose(scaled_like_the_peer(same, (12, 10)), theirs, rtol=0, atol=1e-4)
+    ours = egcam.FinerCAM(network, "5", similar=2, gamma=0.6)(images, chosen).maps
+    mean = egcam.explain(
+        network, images, "grad-cam", lambda y: y[:, chosen] - 0.6 * y[:, rivals].mean(1), layer="5"
+    ).maps
+    torch.testing.assert_close(ours, mean)
+    assert np.abs(scaled_like_the_peer(ours, (12, 10)) - theirs).max() > 0.05
 
 
 # -- torch-cam -----------------------------------------------------------------------------------

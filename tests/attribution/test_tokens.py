@@ -50,7 +50,7 @@ def with_tokens(model: nn.Module, images: Tensor, change: Callable[[Tensor], Ten
 
 
 def test_ablation_cam():
-    """w_k = (y - y_k) / y, y_k the score with channel k of all tokens set to zero."""
+    """w_k = (y - y_k) / |y|, y_k the score with channel k of all tokens set to zero."""
     model, images = transformer(), pictures()
     with torch.no_grad():
         score, tokens = with_tokens(model, images, lambda output: output)
@@ -59,7 +59,7 @@ def test_ablation_cam():
             kept = torch.ones(12, dtype=torch.float64)
             kept[channel] = 0
             without, _ = with_tokens(model, images, lambda output, kept=kept: output * kept)
-            wanted += ((score - without) / score)[:, None] * tokens[:, 1:, channel]
+            wanted += ((score - without) / score.abs())[:, None] * tokens[:, 1:, channel]
     found = egcam.explain(model, images, "ablation-cam", target=1, signed=True)
     assert found.layer == LAYER
     torch.testing.assert_close(found.maps, wanted.reshape(2, 2, 3), rtol=1e-8, atol=1e-10)

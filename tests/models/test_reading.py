@@ -259,7 +259,7 @@ def test_a_cube_that_both_kinds_of_modules_put_out_is_refused_but_for_those_modu
 
 
 def test_ablation_cam_does_not_mix_the_axes_of_a_channels_last_layer():
-    """w_k = (y - y_k) / y with channel k, the last axis, set to zero."""
+    """w_k = (y - y_k) / |y| with channel k, the last axis, set to zero."""
     model, images = seeded(lambda: LastChannels(12)).eval(), pictures(64, 64)
     outputs = []
     handle = model.block.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
@@ -273,7 +273,7 @@ def test_ablation_cam_does_not_mix_the_axes_of_a_channels_last_layer():
         ablated[..., channel] = 0
         handle = model.block.register_forward_hook(lambda module, inputs, output, put=ablated: put)
         with torch.no_grad():
-            weights.append((score - model(images)[:, 1]) / score)
+            weights.append((score - model(images)[:, 1]) / score.abs())
         handle.remove()
     wanted = torch.einsum("kn,nhwk->nhw", torch.stack(weights), activations)
     found = egcam.explain(model, images, "ablation-cam", target=1, layer="block", signed=True)

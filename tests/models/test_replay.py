@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def by_brute_force(model: nn.Module, images: Tensor, layer: str, score: Callable[[Any], Tensor]) -> Tensor:
-    """(N, h, w) sum_k (y - y_k) / y A^k, every y_k from the whole network, image by image."""
+    """(N, h, w) sum_k (y - y_k) / |y| A^k, every y_k from the whole network, image by image."""
     module = model.get_submodule(layer)
     maps = []
     with torch.no_grad():
@@ -31,7 +31,7 @@ def by_brute_force(model: nn.Module, images: Tensor, layer: str, score: Callable
             drops = []
             for channel in range(len(activations)):
                 ablate = module.register_forward_hook(lambda _, __, out, channel=channel: _ablated(out, channel))
-                drops.append((before - score(model(image[None].clone()))[0]) / before)
+                drops.append((before - score(model(image[None].clone()))[0]) / before.abs())
                 ablate.remove()
             maps.append((torch.stack(drops)[:, None, None] * activations).sum(0))
     return torch.stack(maps)

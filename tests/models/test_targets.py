@@ -104,7 +104,13 @@ def _with_text_keys(model: nn.Module) -> None:
     model.config = SimpleNamespace(id2label={str(index): name for index, name in enumerate(NAMES)})
 
 
-@pytest.mark.parametrize("give", [_with_classes, _with_class_names, _with_config, _with_text_keys])
+def _with_numbered_names(model: nn.Module) -> None:
+    model.names = dict(enumerate(NAMES))
+
+
+@pytest.mark.parametrize(
+    "give", [_with_classes, _with_class_names, _with_config, _with_text_keys, _with_numbered_names]
+)
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel])
 def test_names_the_model_carries(give, wrap):
     model = small_net()
@@ -122,17 +128,18 @@ def test_names_given_beat_names_the_model_carries():
 
 
 @pytest.mark.parametrize(("name", "index"), [("golden retriever", 207), ("tench", 0), ("toilet tissue", 999)])
-def test_networks_with_a_thousand_outputs_know_imagenet(name, index):
+def test_imagenets_names(name, index):
     model = small_net(classes=1000)
-    assert egcam.GradCAM(model, signed=True)(pictures(), name).targets.tolist() == [index] * 2
+    found = egcam.GradCAM(model, signed=True, classes=egcam.zoo.imagenet_classes())(pictures(), name)
+    assert found.targets.tolist() == [index] * 2
 
 
 def test_imagenet_names_that_are_wrong_or_meant_twice():
     assert len(imagenet_classes()) == 1000
     with pytest.raises(egcam.EgcamError, match="golden retriever"):
-        class_index("goldn retriever", None, 1000)
+        class_index("goldn retriever", imagenet_classes(), 1000)
     with pytest.raises(egcam.EgcamError, match=r"2 classes are called 'cardigan'.*\[264, 474\]"):
-        class_index("cardigan", None, 1000)
+        class_index("cardigan", imagenet_classes(), 1000)
 
 
 # -- scores ----------------------------------------------------------------------------------------

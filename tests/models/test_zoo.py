@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import urllib.request
+from dataclasses import replace
+from enum import Enum
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+import egcam
 from egcam.errors import MissingExtraError, ModelError
 from egcam.models import zoo
 from egcam.models.preprocessing import Preprocessing
@@ -161,6 +165,37 @@ def test_names_are_unknown_for_another_number_of_classes(tmp_path: Path) -> None
     classifier = zoo.load("resnet18", weights=str(tmp_path / "w.pth"))
     assert classifier.classes is None
     assert classifier.class_name(3) == "class 3"
+
+
+def test_a_thousand_classes_of_a_file_are_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless torchvision publishes the file, whose address ends in its checksum."""
+    models = pytest.importorskip("torchvision.models")
+    file = tmp_path / "w.pth"
+    torch.save(models.resnet18().state_dict(), file)
+    faces = zoo.load("resnet18", weights=file)
+    assert faces.classes is None
+    with pytest.raises(egcam.EgcamError, match="class names are unknown"):
+        egcam.explain(faces.model, torch.rand(1, 3, 64, 64), "grad-cam", target="tabby")
+    checksum = sha256(file.read_bytes()).hexdigest()
+    usual = models.get_model_weights("resnet18").DEFAULT
+
+    class Published(Enum):
+        V1 = replace(usual.value, url=f"https://example.org/resnet18-{checksum[:8]}.pth")
+
+        url = property(lambda self: self.value.url)
+
+    Published.DEFAULT = usual  # type: ignore[attr-defined]
+    monkeypatch.setattr(models, "get_model_weights", lambda name: Published)
+    known = zoo.load("resnet18", weights=file)
+    found = egcam.explain(known.model, torch.rand(1, 3, 64, 64), "grad-cam", target="tabby", signed=True)
+    assert (int(found.targets), found.label()) == (281, "tabby")
+
+
+def test_untrained_and_published_networks_carry_imagenets_names() -> None:
+    pytest.importorskip("torchvision")
+    model = zoo.load("resnet18", weights="random").model
+    found = egcam.explain(model, torch.rand(1, 3, 64, 64), "grad-cam", target="tench", signed=True)
+    assert (int(found.targets), found.label()) == (0, "tench")
 
 
 def test_weights_of_another_network_are_refused_with_some_keys(tmp_path: Path) -> None:

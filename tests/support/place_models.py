@@ -77,6 +77,7 @@ class TinyDetr(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.backbone = features()
+        self.classes = ["cat", "dog"]
         self.class_head = nn.Linear(4, 6)
         self.box_head = nn.Linear(4, 8)
 

@@ -69,6 +69,38 @@ def test_a_box_of_detr() -> None:
     assert found.maps.abs().amax((1, 2)).min() > 0
 
 
+def test_a_box_of_rt_detr_without_names_is_a_sigmoid() -> None:
+    """Its configuration counts the classes, though it names none: as many as logits, so none is "no object"."""
+    backbone = transformers.RTDetrResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 8, 8, 8],
+        depths=[1, 1, 1, 1],
+        layer_type="basic",
+        out_features=["stage2", "stage3", "stage4"],
+    )
+    sizes = dict.fromkeys(("d_model", "encoder_hidden_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 16)
+    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    settings = transformers.RTDetrConfig(
+        backbone_config=backbone,
+        num_queries=4,
+        num_labels=3,
+        encoder_in_channels=[8, 8, 8],
+        decoder_in_channels=[16, 16, 16],
+        decoder_layers=1,
+        num_denoising=0,
+        **sizes,
+        **heads,
+    )
+    model = built("RTDetrForObjectDetection", settings)
+    images = functional.interpolate(photographs(1), (64, 64))
+    with torch.no_grad():
+        output = model(images)
+    x, y, width, height = (64 * output.pred_boxes[0, 1]).tolist()
+    box = Box((x - width / 2, y - height / 2, x + width / 2, y + height / 2), label=2, iou=0.99)
+    found = egcam.explain(model, images, "grad-cam", box, signed=True)
+    torch.testing.assert_close(found.scores, output.logits[:, 1, 2].sigmoid(), rtol=1e-8, atol=0)
+
+
 def test_a_mask_of_segformer() -> None:
     model = segformer()
     images = functional.interpolate(photographs(2), (64, 96))

@@ -150,8 +150,9 @@ def test_score_cam_of_a_box() -> None:
             mask = functional.interpolate(channel[None, None], (16, 16), mode="bilinear", align_corners=False)[0, 0]
             masked = image * (mask - mask.min()) / (mask.max() - mask.min())
             scores.append(box_scores(model.head(model.backbone(masked)))[0, 0])
+        own = float(box_scores(model.head(model.backbone(image)))[0, 0])
     seen = torch.stack(scores)
-    model.least = float(seen.mean())  # some samples lose the box
+    model.least = min(own, float(seen.mean()))  # some samples lose the box; the image has it
     found = egcam.explain(model, list(image), "score-cam", FIRST, layer="backbone", signed=True)
     weights = seen.masked_fill(seen < model.least, 0).softmax(0)
     assert weights.max() > 1.3 * weights.min()
@@ -168,7 +169,7 @@ def test_ablation_cam_of_a_box() -> None:
         for number in range(4):
             without = channels.clone()
             without[:, number] = 0
-            drops.append((score - box_scores(model.head(without))[0, 1]) / score)
+            drops.append((score - box_scores(model.head(without))[0, 1]) / score.abs())
     torch.testing.assert_close(found.maps[0], (torch.stack(drops)[:, None, None] * channels[0]).sum(0))
 
 
@@ -241,6 +242,31 @@ def test_no_match_is_a_zero_map_and_said(method: str, options: dict[str, Any], l
         found = egcam.explain(model, list(images), method, Box(BOXES[0], 2), layer="backbone", signed=True, **options)
     assert not found.maps.any()
     assert not found.scores.any()
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("slope-cam", {"samples": 64}), ("score-cam", {}), ("occlusion", {}), ("rise", {"samples": 64})],
+)
+def test_no_match_is_known_after_the_first_pass(method: str, options: dict[str, Any]) -> None:
+    model, image = made(ListDetector), photographs(1)
+    with pytest.warns(ZeroMapWarning, match="no box that the model finds matches"):
+        found = egcam.explain(model, list(image), method, Box(BOXES[0], 2), **options)
+    assert found.passes + found.tails == 1
+    assert not found.maps.any()
+
+
+def test_what_is_sampled_stays_complete_beside_an_image_without_a_match() -> None:
+    model, images = made(ListDetector), photographs(2)
+    with pytest.warns(ZeroMapWarning, match="image 0 is zero"):
+        found = egcam.explain(model, list(images), target=[Box(BOXES[0], 2), SECOND], samples=4, batch_size=1)
+    alone = egcam.explain(model, [images[1]], target=SECOND, samples=4, batch_size=1)
+    assert found.error is not None
+    assert found.error.flatten(1).any(1).tolist() == [False, True]
+    assert found.completeness is not None
+    assert found.completeness.expected[0] == found.completeness.total[0] == 0
+    assert found.completeness.expected[1] != 0
+    assert found.reference == alone.reference
 
 
 def test_one_image_without_a_match_leaves_the_others_alone() -> None:

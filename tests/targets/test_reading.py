@@ -78,17 +78,20 @@ def test_the_queries_of_detr() -> None:
     boxes = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.25, 0.25, 0.5, 0.5], [0.52, 0.5, 0.5, 0.5]])
     output = {"pred_logits": logits, "pred_boxes": boxes}
     middle = (10, 5, 30, 15)  # of an image 20 high and 40 wide
-    target = Box(middle, 1, size=(20, 40))
+    target = Box(middle, 1, classes=["dog", "cat"], size=(20, 40))
     assert torch.isclose(target(output), logits[0].softmax(0)[1]), "the third query says there is nothing"
     assert torch.isclose(target({"logits": logits, "pred_boxes": boxes}), logits[0].softmax(0)[1])
-    any_label = Box((0, 0, 20, 10), size=(20, 40))
+    any_label = Box((0, 0, 20, 10), classes=["dog", "cat"], size=(20, 40))
     assert torch.isclose(any_label(output), logits[1].softmax(0)[0])
     sigmoids = Box(middle, "cat", classes=NAMES, size=(20, 40))
     assert torch.isclose(sigmoids(output), logits[0].sigmoid()[1]), "three names, three logits: none is 'no object'"
     with pytest.raises(TargetError, match="size="):
         Box(middle, 1)(output)
     with pytest.raises(TargetError, match="out of range"):
-        Box(middle, 2, size=(20, 40))(output)
+        Box(middle, 2, classes=["dog", "cat"], size=(20, 40))(output)
+    for names in (None, list("abcde")):
+        with pytest.raises(TargetError, match='2 names if the last logit is "no object", as of DETR, or 3'):
+            Box(middle, 1, classes=names, size=(20, 40))(output)
 
 
 def test_the_tensors_of_yolo() -> None:
@@ -109,6 +112,28 @@ def test_the_tensors_of_yolo() -> None:
         Box(box, 1, layout="yolov5")(rows[:, :5])
     assert torch.isclose(Box(box, 3).of_row([table, table[:1]], 2, 0), torch.tensor(0.7))
     assert Box(box, 1).of_row([table, table[:1]], 2, 1) == 0
+
+
+def test_keypoints_angles_and_masks_are_no_classes() -> None:
+    """Rows after the classes, which the number of class names tells apart; else what is no score gives them away."""
+    classes = torch.tensor([[0.2, 0.6], [0.1, 0.3]])
+    boxes = torch.tensor([[10.0, 10, 8, 8], [40, 40, 8, 8]]).T
+    keypoints = torch.tensor([[49.9, 20.0], [0.5, 0.9]])
+    box, names = (6, 6, 14, 14), ["sitting", "standing"]
+    pose = torch.cat([boxes, classes.T, keypoints])
+    assert Box(box, layout="yolov8", classes=names)(pose) == torch.tensor(0.6)
+    assert Box(box, 0, layout="yolov8", classes=names)(pose) == torch.tensor(0.2)
+    with pytest.raises(TargetError, match=r"from 0\.1 to 49\.9.*classes= with one name for each class"):
+        Box(box, layout="yolov8")(pose)
+    turned = torch.cat([boxes, classes.T, torch.tensor([[-0.7, 0.77]])])
+    with pytest.raises(TargetError, match=r"from -0\.7 to 0\.77"):
+        Box(box, layout="yolov8")(turned)
+    older = torch.cat([boxes, torch.tensor([[0.5, 0.5]]), classes.T, keypoints]).T
+    assert torch.isclose(Box(box, layout="yolov5", classes=names)(older), torch.tensor(0.3))
+    with pytest.raises(TargetError, match="fewer classes than there are names, 5"):
+        Box(box, layout="yolov8", classes=list("abcde"))(pose)
+    masks = ((pose[None], torch.rand(1, 32, 4, 4)), {"feats": [torch.rand(1, 3, 2, 2)]})
+    assert Box(box, layout="yolov8", classes=names).of_row(masks, 1, 0) == torch.tensor(0.6)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +192,7 @@ def test_masks_that_do_not_fit() -> None:
     with pytest.raises(TargetError, match="empty"):
         Mask(1, torch.zeros(4, 6))
     with pytest.raises(TargetError, match="list of targets"):
-        Mask(1, torch.ones(2, 4, 6))
+        Mask(1, torch.ones(2, 4, 6), size=(4, 6))(SCORES)
     with pytest.raises(TargetError, match=r"\(5, 5\).*\(8, 12\).*\(4, 6\)"):
         Mask(1, torch.ones(5, 5), size=(8, 12))(SCORES)
     with pytest.raises(TargetError, match="no pixel"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
-from egcam.attribution.maps import Maps
+from egcam.attribution.maps import Maps, with_zero_maps
 from egcam.attribution.options import check_count
 from egcam.attribution.task import Meter, Progress, Task
 from egcam.errors import (
     EgcamError,
     IncompleteMapWarning,
     InputError,
-    ModelError,
     NonFiniteMapWarning,
     TargetError,
     ZeroMapWarning,
@@ -45,12 +44,13 @@ from egcam.models.inputs import (
 )
 from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
 from egcam.models.layout import Layout
+from egcam.models.model_errors import model_errors_explained
 from egcam.models.place_layers import place_layers
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import add_hook, untouched
 from egcam.models.rows import check_rows
 from egcam.models.session import Session, session_of
-from egcam.models.targets import Score, Target, Targets, check_score, imagenet_classes, known_classes
+from egcam.models.targets import Score, Target, Targets, check_score, known_classes
 from egcam.models.tokens import are_tokens
 from egcam.models.trace import Trace, dry_run
 
@@ -75,8 +75,8 @@ class Explainer(ABC):
         score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
             or "sigmoid".
         classes: the class names, for targets by name: a list, an array, or a dictionary by index (`id2label`); models
-            that carry names, and ImageNet networks, need none. One for each output; for a single output z also two,
-            [negative, positive], of logits -z and z.
+            that carry names, as those of `egcam.zoo` do, need none. One for each output; for a single output z also
+            two, [negative, positive], of logits -z and z.
         signed: keep negative values instead of applying the ReLU.
         batch_size: the most images in one pass; by default as many as fit `memory`.
         memory: bytes one pass may take, about; by default 384 MiB on a CPU and a third of what is free on a GPU.
@@ -191,12 +191,10 @@ class Explainer(ABC):
         warn_if_up_to_255(images)
         given = images if given is None else given
         extra = ExtraInputs(len(images), tuple(inputs), keywords, listed)
-        setting = Setting(
-            size=(images.shape[-2], images.shape[-1]), run=lambda one: self._output_of(one, images, extra)
-        )
+        setting = Setting(size=size_of(images), run=lambda one: self._output_of(one, images, extra))
         meter = Meter(progress)
         meter.expect(len(images) * self.passes)
-        with untouched(self.model, images.device), _export_guards_explained():
+        with untouched(self.model, images.device), model_errors_explained(self.model, images, extra):
             targets = Targets(target, len(images), self.score, self.classes, setting)
             check_rows(self.model, images, extra)
             look = self._look(images, extra, targets, session)
@@ -205,7 +203,8 @@ class Explainer(ABC):
             if look.by_image and self.batch_size != 1:
                 return self._one_by_one(given, listed, target, inputs, keywords, progress)
             tasks = self._tasks(images, extra, targets, session, look, meter)
-            found = [self._explain(task) for task in tasks]
+            parts = [self._explain(task) if task.has_scores() else None for task in tasks]
+        found = with_zero_maps(parts, tasks)
         return self._explanation(given, size_of(images), tasks, found, look, meter, single, targets, weights.checksum)
 
     def stream(
@@ -324,6 +323,7 @@ class Explainer(ABC):
 
     def _find_points(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> tuple[LayerPoint, ...]:
         trace = dry_run(self.model, images, extra, targets.reader())
+        trace = replace(trace, places=targets.places or trace.places)
         if targets.are_of_embeddings:
             # A layer with as many channels as there are outputs is then no map of class scores.
             trace = replace(trace, classes=None)
@@ -438,7 +438,7 @@ class Explainer(ABC):
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed},
-            classes=_names(self.classes, tasks),
+            classes=None if self.classes is None else tuple(self.classes),
             images=images,
             outputs=known([task.outputs for task in tasks]),
             described=targets.descriptions,
@@ -514,20 +514,6 @@ def _no_head(trace: Trace) -> TargetError:
     )
 
 
-@contextmanager
-def _export_guards_explained() -> Iterator[None]:
-    """Explain the error of an exported network that is run with other shapes than it was exported for."""
-    try:
-        yield
-    except AssertionError as error:
-        if not str(error).startswith("Guard failed"):
-            raise
-        raise ModelError(
-            f"this network was exported for inputs of one shape ({error}), and methods run batches of several sizes: "
-            "explain the network it was exported from, or export it with a dynamic batch dimension"
-        ) from error
-
-
 def _runs_twice(model: nn.Module, points: Sequence[LayerPoint], images: Tensor, extra: ExtraInputs) -> bool:
     """Whether two images make a layer run twice."""
     calls: Counter[str] = Counter()
@@ -558,13 +544,6 @@ def _together(parts: list[Completeness | None], layers: list[Tensor], single: bo
         attributions=layers[0].detach(),
     )
     return whole.each(lambda tensor: tensor[0]) if single else whole
-
-
-def _names(classes: Sequence[str] | None, tasks: list[Task]) -> tuple[str, ...] | None:
-    """The class names, those of ImageNet where targets were understood by them."""
-    if classes is None and any(isinstance(one, str) for task in tasks for one in task.targets.wanted):
-        return imagenet_classes()
-    return None if classes is None else tuple(classes)
 
 
 def _few(numbers: list[int]) -> str:
@@ -619,7 +598,14 @@ def _images_and_labels(batch: Any) -> tuple[Tensor, Any]:
         return batch, None
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
         return batch[0], (batch[1] if len(batch) > 1 else None)
-    raise InputError(f"the loader gives {type(batch).__name__}; it must give images or (images, labels) tensors")
+    said = f"the loader gives {type(batch).__name__}; it must give images or (images, labels) tensors"
+    if isinstance(batch, Mapping):
+        keys = list(batch)
+        names = [key for key in keys if isinstance(batch[key], Tensor) and batch[key].ndim > 2] or keys[:1]
+        others = [key for key in keys if key not in names]
+        pair = ", ".join(f"batch[{key!r}]" for key in (*names[:1], *others[:1]))
+        said += f". From its keys {', '.join(map(repr, keys))} make them: stream((({pair}) for batch in loader))"
+    raise InputError(said)
 
 
 def plain_settings(value: Any) -> Any:

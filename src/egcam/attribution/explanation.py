@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from egcam.attribution.own_colours import Colour
     from egcam.attribution.regions import Box
+    from egcam.models.crops import Crop
     from egcam.models.preprocessing import Preprocessing
 
 
@@ -86,6 +87,7 @@ class Explanation:
         weights_checksum: the first digits of a sha256 of the model's weights; large tensors are read in part.
         image_checksums: checksums of the images, if the explanation was loaded without them.
         reshape: how the layer's output was made a map, if that was said; a callable is not saved.
+        crop: the part of the photograph that was explained, if a `Classifier` prepared it.
     """
 
     maps: Tensor
@@ -110,6 +112,7 @@ class Explanation:
     weights_checksum: str | None = None
     image_checksums: tuple[str, ...] | None = None
     reshape: Reshape | None = field(default=None, repr=False)
+    crop: Crop | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """All of it, but for a `reshape` that another process could not find."""
@@ -316,15 +319,20 @@ class Explanation:
         colormap: str | None = None,
         mean: Colour | None = None,
         std: Colour | None = None,
+        crop: Crop | Sequence[Crop] | None = None,
     ) -> list[Image]:
         """The heat maps over the images, as PIL images.
+
+        Over a photograph the map lies where the model looked, if that is known: a `Classifier` that explained the
+        photograph knows it, and `egcam.crop(transform, photograph)` measures it. A picture of the explained images'
+        proportions is otherwise taken for what the model saw, and one of other proportions is refused.
 
         A signal is drawn as a line with the colours behind it, a volume or video as slices side by side; see
         `egcam.drawing.traces.trace`, and `montage` and `animation` in `egcam.drawing.montages`.
 
         Args:
-            images: a tensor (N, C, H, W) or (C, H, W), one PIL image or a list of them, of any size; by default the
-                tensor that was explained. Signals and volumes: a tensor. Normalised tensors are shown in their own
+            images: a tensor (N, C, H, W) or (C, H, W), one PIL image or a list of them, of any resolution; by default
+                the tensor that was explained. Signals and volumes: a tensor. Normalised tensors are shown in their own
                 colours, undone by `mean` and `std`, by the classifier that normalised them, or by a guess from their
                 values: [-1, 1], or ImageNet's mean and std. Others outside [0, 1] are stretched to it.
             alpha: how opaque the most important place is; places of no importance show the bare picture.
@@ -333,6 +341,7 @@ class Explanation:
             colormap: a matplotlib colour map, such as "magma"; by default viridis, or blue-white-red for signed maps.
             mean: with which the tensor was normalised, (pixels - mean) / std: one number, or one per channel.
             std: likewise.
+            crop: which part of its photograph each image is, or of every one: `egcam.crop(transform, photograph)`.
 
         Example:
             >>> white = (torch.ones(1, 3, 4, 4) - 0.4) / 0.2
@@ -342,6 +351,7 @@ class Explanation:
         """
         from egcam.drawing.by_dimension import drawn
         from egcam.drawing.overlays import overlay_image
+        from egcam.models.crops import boxes_of_maps
 
         if len(self.size) != 2:
             below = self._colours(self._tensors(images), mean, std, is_own=False)
@@ -350,9 +360,10 @@ class Explanation:
                 for image, heat in zip(below, self._arrays(), strict=True)
             ]
         pictures = self._pictures(images, mean, std)
+        boxes = boxes_of_maps([picture.size for picture in pictures], self.size, crop, self.crop)
         return [
-            overlay_image(picture, heat, alpha, colormap, sharpness, self._is_drawn_signed)
-            for picture, heat in zip(pictures, self._arrays(), strict=True)
+            overlay_image(picture, heat, alpha, colormap, sharpness, self._is_drawn_signed, box)
+            for picture, heat, box in zip(pictures, self._arrays(), boxes, strict=True)
         ]
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from egcam._version import __version__
 from egcam.attribution.checksums import checksums_of_images
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.errors import InputError
+from egcam.models.crops import Crop
 from egcam.models.reading import loaded_reshape, saved_reshape
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")
 _SIDES = ("total", "expected", "around", "exact", "attributions")
 _COMPLETE = "completeness_"
-_ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum")
+_ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum", "crop")
 _KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
 _RECORD = re.compile(r"explanation(?:_([1-9][0-9]*))?\.json")
 _PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.(?:png|gif)")
@@ -152,6 +153,7 @@ def _facts(explanation: Explanation, pictures: list[str]) -> dict[str, Any]:
         "weights_checksum": explanation.weights_checksum,
         "image_checksums": None if checksums is None else list(checksums),
         "reshape": saved_reshape(explanation.reshape),
+        "crop": None if explanation.crop is None else asdict(explanation.crop),
     }
 
 
@@ -218,8 +220,20 @@ def _read_batch(folder: Path, start: int) -> Explanation:
         weights_checksum=facts.get("weights_checksum"),
         image_checksums=None if checksums is None else tuple(checksums),
         reshape=loaded_reshape(facts.get("reshape")),
+        crop=_loaded_crop(facts.get("crop")),
         **tensors,  # type: ignore[arg-type]
     )
+
+
+def _loaded_crop(saved: Any) -> Crop | None:
+    if saved is None:
+        return None
+    box, size = tuple(map(float, saved["box"])), tuple(saved["size"])
+    if len(box) != 4 or not (box[0] < box[2] and box[1] < box[3]):
+        raise ValueError(f"its crop cannot be {saved!r}")
+    if len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
+        raise ValueError(f"its crop cannot be {saved!r}")
+    return Crop(box, size)
 
 
 def _check_facts(facts: dict[str, Any]) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from egcam.attribution.explanation import Completeness
+
+if TYPE_CHECKING:
+    from egcam.attribution.task import Task
 
 
 @dataclass(frozen=True)
@@ -26,3 +32,21 @@ class Maps:
     reference: str | None = None
     completeness: Completeness | None = None
     inexact: str | None = None
+
+
+def with_zero_maps(parts: Sequence[Maps | None], tasks: Sequence[Task]) -> list[Maps]:
+    """The maps of each task; those of a task without a score are zero, and have what the others have."""
+    like = next((part for part in parts if part is not None), Maps([]))
+    return [_zero_maps(like, task) if part is None else part for part, task in zip(parts, tasks, strict=True)]
+
+
+def _zero_maps(like: Maps, task: Task) -> Maps:
+    count = len(task.images)
+
+    def none(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros((count, *tensor.shape[1:]))
+
+    maps = [none(one) for one in like.maps] or [torch.zeros_like(layer[:, 0]) for layer in task.activations]
+    errors = None if like.errors is None else [none(one) for one in like.errors]
+    sides = None if like.completeness is None else like.completeness.each(none)
+    return replace(like, maps=maps, errors=errors, completeness=sides, inexact=None)

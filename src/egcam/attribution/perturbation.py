@@ -111,8 +111,10 @@ class ScoreCAM(Explainer):
     usual=True,
 )
 class AblationCAM(Explainer):
-    """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / y, y_k the score with channel k set to zero.
+    """Ablation-CAM (Desai and Ramaswamy, 2020): w_k = (y - y_k) / |y|, y_k the score with channel k set to zero.
 
+    For y > 0 that is the paper's formula, which divides by y. Divided by a negative score, a channel that raises it
+    would get a negative weight; a constant added to all logits would turn the map around.
     Only what follows the layer is run for each channel (see `egcam.models.replay`), and not at all for channels that
     are zero anyway. If it cannot be run alone, the whole network is run, and these passes are counted. A score of
     exactly 0 has no relative drop: then w_k = y - y_k. In half precision the drop of one channel may be lost in
@@ -153,7 +155,7 @@ class AblationCAM(Explainer):
             task.meter.tails += len(some)
             ablated = wide_enough(task.scores_of(output, own.expand(len(some))))
             drops[some] = (score - ablated).to(drops)
-        return drops if score == 0 else drops / score.to(drops)
+        return drops if score == 0 else drops / score.abs().to(drops)
 
     def _channels_at_once(self, activations: Tensor) -> int:
         """Tails are small: fill the memory budget with copies of the activations, unless a batch size was given."""

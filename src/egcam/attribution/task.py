@@ -116,6 +116,13 @@ class Task:
         self.activations = seen.activations
         return seen
 
+    def has_scores(self) -> bool:
+        """Whether any score is to be explained; where no detection matches a box, the first pass shows it."""
+        if not any(self.targets.why_zero(image) for image in range(len(self.images))):
+            return True
+        self.first_pass()
+        return bool(self.scores.any())
+
     def first_gradients(self, before_backward: Callable[[Tensor], None] | None = None) -> GradientPass:
         """The same pass with gradients; `before_backward` gets the (n,) scores with the graph behind them."""
 

@@ -73,6 +73,7 @@ def overlay_image(
     colormap: str | None = None,
     sharpness: float = 1.0,
     signed: bool | None = None,
+    box: tuple[float, float, float, float] | None = None,
 ) -> Image.Image:
     """A heat map laid over its photograph: the more important a place, the less the photograph shows through.
 
@@ -84,6 +85,7 @@ def overlay_image(
         colormap: a matplotlib colour map; by default that of `egcam.drawing.palette`.
         sharpness: an exponent of what is shown.
         signed: from -1 rather than from 0; None is where there are negative values.
+        box: (left, top, right, bottom) of the photograph that the map is of; the rest is shown bare. None is all of it.
 
     Example:
         >>> overlay_image(Image.new("RGB", (8, 6), "white"), np.zeros((3, 4))).getpixel((0, 0))
@@ -91,7 +93,18 @@ def overlay_image(
     """
     values = as_map(heatmap)
     signed = is_signed(values) if signed is None else signed
-    return laid_over(image, legible(values), colormap, signed, alpha, sharpness)
+    values = legible(values)
+    values = values if box is None else _placed(values, box, image.size)
+    return laid_over(image, values, colormap, signed, alpha, sharpness)
+
+
+def _placed(values: Pixels, box: tuple[float, float, float, float], size: tuple[int, int]) -> Pixels:
+    """The map inside a box of a picture of (width, height), and 0 around it."""
+    left, top, right, bottom = box
+    across, down = values.shape[1] / (right - left), values.shape[0] / (bottom - top)
+    back = (across, 0, -left * across, 0, down, -top * down)
+    made = Image.fromarray(values).transform(size, Image.Transform.AFFINE, back, Image.Resampling.BILINEAR)
+    return np.asarray(made, dtype=np.float32)
 
 
 def laid_over(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import TargetError
+from egcam.imageops import size_of
 from egcam.metrics.inputs import check_positive, chunks
 from egcam.models.image_targets import Setting, image_part
 from egcam.models.inputs import ExtraInputs
@@ -82,7 +83,7 @@ class Scorer:
         self.accuracy = score == "accuracy"
         names = known_classes(model, None) if names is None else names
         self._extra = ExtraInputs(len(images)) if extra is None else extra
-        setting = Setting(size=(images.shape[-2], images.shape[-1]), run=self._output_of)
+        setting = Setting(size=size_of(images), run=self._output_of)
         self.targets = Targets(target, len(images), "logit" if score == "accuracy" else score, names, setting)
         if self.accuracy and not self.targets.are_classes:
             raise TargetError("accuracy compares predictions: it needs class targets, not a callable")

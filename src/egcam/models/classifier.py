@@ -52,7 +52,7 @@ class Classifier:
         return self.preprocessing(image)
 
     def crop(self, image: Image.Image) -> Image.Image:
-        """The part of a photograph that the network sees."""
+        """The part of a photograph that the network sees, as a picture."""
         return self.preprocessing.view(image)
 
     @property
@@ -114,7 +114,8 @@ class Classifier:
         explainer = create(method, self.model, **known)
         images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
         found = explainer(images.to(self.device), target, progress=passes)
-        return replace(found, preprocessing=self.preprocessing)
+        crop = None if isinstance(photo, Tensor) else self.preprocessing.crop(photo)
+        return replace(found, preprocessing=self.preprocessing, crop=crop)
 
     def options_for(self, method: str, shared: Mapping[str, Any]) -> dict[str, Any]:
         """Of options meant for several methods those this one takes; see `egcam.attribution.shared_options`."""

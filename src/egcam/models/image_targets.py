@@ -10,8 +10,10 @@ from typing import Any, Literal, Self, TypeAlias
 from torch import Tensor
 
 from egcam.errors import TargetError
+from egcam.imageops import Size
 from egcam.models.nested import mapped
 
+Places: TypeAlias = Literal["boxes", "map"]
 Score: TypeAlias = Literal["logit", "probability", "sigmoid"]
 
 NO_CLASS: Any = object()
@@ -38,13 +40,13 @@ class Setting:
     Attributes:
         score: which number of a class is explained: "logit", "probability" or "sigmoid".
         classes: the class names, if known.
-        size: (height, width) of the images.
+        size: (height, width) of the images; (length,) of signals, (depth, height, width) of volumes.
         run: the model's output for one image (C, H, W), without a batch dimension and without gradients.
     """
 
     score: Score = "logit"
     classes: Sequence[str] | None = None
-    size: tuple[int, int] | None = None
+    size: Size | None = None
     run: Callable[[Tensor], Any] | None = None
 
 
@@ -72,6 +74,11 @@ class ImageTarget(ABC):
     def reads_embedding(self) -> bool:
         """Whether what it reads is an embedding, so that the output's numbers are no classes."""
         return False
+
+    @property
+    def places(self) -> Places | None:
+        """Of what single places of the image it speaks, if of any: the boxes of a detector, the map of a segmenter."""
+        return None
 
     @property
     def why_zero(self) -> str | None:

@@ -233,6 +233,8 @@ def check_images(images: Tensor | Sequence[Tensor], model: nn.Module, dimensions
             f"images must be a float tensor of shape (N, C, H, W), not {type(images).__name__}; "
             "for files use the command `egcam explain`, for PIL images a preprocessing transform"
         )
+    if images.layout != torch.strided:
+        raise InputError(f"the images are a sparse tensor ({images.layout}): pass images.to_dense()")
     if images.ndim == dimensions + 1:
         images = images[None]
     if images.ndim != dimensions + 2:
@@ -299,6 +301,11 @@ def _check_fits(images: Tensor, model: nn.Module) -> None:
             "the model has lazy layers whose weights do not exist yet; run it once, model(images), before explaining it"
         )
     if any(parameter.is_meta for parameter in parameters) or images.is_meta:
+        if any(hasattr(module, "_hf_hook") for module in model.modules()):
+            raise ModelError(
+                "the model's weights are offloaded (accelerate) and are loaded for the length of a call only: load it "
+                "without offloading, as with from_pretrained(name) without device_map"
+            )
         what = "images are" if images.is_meta else "model is"
         raise InputError(
             f"the {what} on the device 'meta', which holds shapes and no numbers; "

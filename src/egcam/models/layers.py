@@ -419,7 +419,10 @@ def _why_unreadable(call: Call, trace: Trace) -> str:
 
 
 def _a_reshape(call: Call, trace: Trace) -> str:
-    return "reshape='tokens'" if are_tokens(trace, call) else "reshape=(height, width), the grid of its tokens"
+    if are_tokens(trace, call):
+        return "reshape='tokens'"
+    grid = shape_in_words(len(trace.image_size)).removeprefix("(N, channels, ").removesuffix(")")
+    return f"reshape=({grid}{',' if len(trace.image_size) == 1 else ''}), the grid of its tokens"
 
 
 _ANY_LAYER = "layer='…' with reshape='tokens' or 'channels-last'"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 
 from egcam.models.trace import Call, Trace
 
@@ -19,9 +20,10 @@ def place_layers(trace: Trace) -> list[str]:
     """The layers to explain a detector or segmenter at; none for other networks, and where no features are found."""
     # A module that outputs several maps is no layer itself; the modules that made them are.
     spatial = [call for call in trace.calls_on_image if _is_map(call, trace)]
-    if trace.places is None or len(trace.image_shape) != 3 or not _has_features(spatial, trace):
+    if trace.places is None or not _has_features(spatial, trace):
         return []
-    found = _of_pyramid(spatial, trace) or _of_backbone(spatial, trace) or _coarsest(spatial, trace)
+    found = _of_pyramid(spatial, trace) or _of_backbone(spatial, trace)
+    found = found or _into_head(spatial, trace) or _coarsest(spatial, trace)
     chosen = found if trace.places == "boxes" else found[-1:]
     return list(dict.fromkeys(_name_of(call, spatial, trace) for call in chosen))
 
@@ -29,8 +31,12 @@ def place_layers(trace: Trace) -> list[str]:
 def _is_map(call: Call, trace: Trace) -> bool:
     """Whether a call returned (1, channels, height, width), and nothing else, with more than one place."""
     is_one = bool(call.name) and not call.maps and not call.pooling and not call.in_attention
-    is_spatial = len(call.shape) == 4 and call.shape[0] == 1 and call.shape[2] * call.shape[3] > 1
+    is_spatial = len(call.shape) == len(trace.image_size) + 2 and call.shape[0] == 1 and _places(call) > 1
     return is_one and is_spatial and trace.axis(call) != "channels-last"
+
+
+def _places(call: Call) -> int:
+    return prod(call.shape[2:])
 
 
 def _name_of(call: Call, spatial: Sequence[Call], trace: Trace) -> str:
@@ -68,6 +74,20 @@ def _of_backbone(spatial: Sequence[Call], trace: Trace) -> list[Call]:
     return [min(named, key=lambda call: call.started)] if named else []
 
 
+def _into_head(spatial: Sequence[Call], trace: Trace) -> list[Call]:
+    """The maps of several resolutions that the last module takes in a list: the head of a detector, as YOLO's."""
+    found: list[tuple[Call, list[Call]]] = []
+    for call in trace.calls_on_image:
+        before = [other for other in spatial if other.finished < call.started]
+        makers = [[other for other in before if other.value[0] == one][-1:] for one in call.maps_taken]
+        made = [maker for makers_of_one in makers for maker in makers_of_one]
+        if call.name and len({_places(maker) for maker in made}) > 1:
+            found.append((call, made))
+    outermost = [pair for pair in found if not any(_is_inside(pair[0], other) for other, _ in found)]
+    last = max(outermost, key=lambda pair: pair[0].started, default=None)
+    return [] if last is None else sorted(last[1], key=lambda call: call.finished)
+
+
 def _coarsest(spatial: Sequence[Call], trace: Trace) -> list[Call]:
     """The last map of the coarsest resolution, before the weights that make the answer."""
     answer = max(call.started for call in spatial if call.weighted)
@@ -76,8 +96,8 @@ def _coarsest(spatial: Sequence[Call], trace: Trace) -> list[Call]:
     possible = [call for call in before if call.value[0] in taken] or before
     if not possible:
         return []
-    area = min(call.shape[2] * call.shape[3] for call in possible)
-    return [max((call for call in possible if call.shape[2] * call.shape[3] == area), key=lambda call: call.finished)]
+    least = min(map(_places, possible))
+    return [max((call for call in possible if _places(call) == least), key=lambda call: call.finished)]
 
 
 def _goes_on(call: Call, trace: Trace) -> bool:

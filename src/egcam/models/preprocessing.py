@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from egcam.errors import InputError
+from egcam.models.crops import Box, Crop
 
-Box: TypeAlias = tuple[float, float, float, float]
 Interpolation = Literal["bilinear", "bicubic", "nearest", "lanczos"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -87,14 +87,25 @@ class Preprocessing:
         """The same resize and crop for a mask of the image: no new values at its border, and no colours."""
         return replace(self, interpolation="nearest", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
+    def crop(self, image: Image.Image) -> Crop:
+        """Where in the photograph that part lies.
+
+        Example:
+            >>> Preprocessing((224, 224), 256).crop(Image.new("RGB", (512, 512)))
+            Crop(box=(32.0, 32.0, 480.0, 480.0), size=(512, 512))
+        """
+        return Crop(self._box(image), image.size)
+
     def view(self, image: Image.Image) -> Image.Image:
         """The part of the photograph the network sees, as sharp as the photograph: to lay heat maps over."""
         height, width = self.size
         if self.resize is None:
             self._check_length(image)
-        box = self._box(image)
+        box = self._seen(image)
         scale = max(1.0, (box[2] - box[0]) / width)
         scale = min(scale, max(1.0, _LARGEST_VIEW / max(height, width)))
+        # A part is never as large as the whole, so that a heat map knows which of them it is laid over.
+        scale *= 2 if (round(width * scale), round(height * scale)) == image.size and box != (0, 0, *image.size) else 1
         size = (round(width * scale), round(height * scale))
         image = image.convert("RGB")
         if self._is_strip(image):
@@ -131,7 +142,7 @@ class Preprocessing:
         height, width = self.size
         (left, top), whole = self._corner(image), self._whole(image)
         inner_width, inner_height = min(width, whole[0]), min(height, whole[1])
-        part, box = _surroundings(image, self._box(image))
+        part, box = _surroundings(image, self._seen(image))
         seen = part.resize((inner_width, inner_height), _RESAMPLING[self.interpolation], box=box)
         cut = Image.new("RGB", (width, height))
         cut.paste(seen, (max(0, -left), max(0, -top)))
@@ -150,17 +161,17 @@ class Preprocessing:
         return round((whole[0] - self.size[1]) / 2), round((whole[1] - self.size[0]) / 2)
 
     def _box(self, image: Image.Image) -> Box:
-        """(left, top, right, bottom) of what the network sees, in the photograph's own pixels."""
+        """(left, top, right, bottom) of the input, in the photograph's own pixels; beyond it, the input is black."""
         if self.resize is None:
             return 0, 0, image.width, image.height
         (left, top), whole = self._corner(image), self._whole(image)
         across, down = image.width / whole[0], image.height / whole[1]
-        return (
-            max(0.0, left * across),
-            max(0.0, top * down),
-            min(float(image.width), (left + self.size[1]) * across),
-            min(float(image.height), (top + self.size[0]) * down),
-        )
+        return left * across, top * down, (left + self.size[1]) * across, (top + self.size[0]) * down
+
+    def _seen(self, image: Image.Image) -> Box:
+        """The same, as far as there is a photograph."""
+        left, top, right, bottom = self._box(image)
+        return max(0.0, left), max(0.0, top), min(float(image.width), right), min(float(image.height), bottom)
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ def opaque_modules(model: nn.Module) -> Iterator[set[str]]:
     names: set[str] = set()
 
     def note(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        nodes = [tensor.grad_fn for tensor in tensors_in(output)]
+        nodes: list[Any] = [tensor.grad_fn for tensor in tensors_in(output)]
         if any(isinstance(node, BackwardCFunction) and type(node) is not _OPERATIONS for node in nodes):
             names.add(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -13,12 +14,22 @@ from torch import Tensor, nn
 
 from egcam.errors import EgcamError, ModelError, TargetError, check_known, near_misses
 from egcam.models.class_names import Classes, as_class_names
-from egcam.models.image_targets import NO_CLASS, TENSOR_KEYS, ForeignTarget, ImageTarget, Setting, is_pytorch_grad_cams
+from egcam.models.image_targets import (
+    NO_CLASS,
+    TENSOR_KEYS,
+    ForeignTarget,
+    ImageTarget,
+    Places,
+    Setting,
+    is_pytorch_grad_cams,
+)
 from egcam.models.image_targets import Score as Score
 
 OneTarget: TypeAlias = int | str | None
 TargetCallable: TypeAlias = Callable[[Any], Tensor]
 Target: TypeAlias = OneTarget | Sequence[OneTarget | TargetCallable] | Tensor | TargetCallable
+
+_WITH_CLASSES = re.compile("Classification|ObjectDetection|Segmentation")
 
 SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
 
@@ -99,10 +110,12 @@ def class_scores(output: object, count: int) -> Tensor:
     if readable_inside:
         entries = [*entries, *((path, dict(inner)[path]) for path in readable_inside)]
         readable = {**readable, **readable_inside}
+    entries = entries or inner
     shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
     raise ModelError(
         f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
-        f"pass a callable target that says so, e.g. target=lambda out: {_an_example(output, entries, readable)}"
+        f"{_for_places(output, [] if readable else [value for _, value in entries])}pass a callable target that says so"
+        + ("" if _are_detections(output) else _an_example(output, entries, readable))
     )
 
 
@@ -141,25 +154,53 @@ def _no_class_scores(output: Tensor, count: int) -> ModelError:
     else:
         example = _one_channel("out", output)
     return ModelError(
-        f"{said}pass a callable target that turns this output into one number per image, e.g. "
-        f"target=lambda out: {example}"
+        f"{said}{_for_places(output, [output])}pass a callable target that turns this output into one number per image"
+        + (f", e.g. target=lambda out: {example}" if example else "")
     )
 
 
+def _for_places(output: object, tensors: Sequence[Tensor]) -> str:
+    """What to pass for a detector or a segmenter, where the output may be that of one."""
+    if _are_detections(output):
+        return "for an object of a detector pass target=egcam.targets.Box((left, top, right, bottom), label); else "
+    if tensors and tensors[0].ndim == 3:
+        return (
+            "for an object of a detector pass target=egcam.targets.Box((left, top, right, bottom), label, layout=…), "
+            "for a class of a signal's segmenter egcam.targets.Mask(label, mask); else "
+        )
+    if tensors and tensors[0].ndim > 3:
+        return "for a class of a segmenter pass target=egcam.targets.Mask(label, mask); else "
+    return ""
+
+
+def _are_detections(output: object) -> bool:
+    """Whether an output holds boxes by name, or is a list with one (n, 6) for each image."""
+    parts = output if isinstance(output, list) else [output]
+    if any(isinstance(part, Mapping) and ("boxes" in part or "pred_boxes" in part) for part in parts):
+        return True
+    return isinstance(output, list) and all(isinstance(one, Tensor) and one.shape[1:] == (6,) for one in output)
+
+
 def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Mapping[str, Tensor]) -> str:
-    """A callable's body that would read one class from this output; classes are fewer than an embedding's numbers."""
+    """A callable that would read one class from this output; classes are fewer than an embedding's numbers."""
     if not entries:
-        return "out.logits[:, 3]"
+        return ""
     tensors = dict(entries)
     name = min(readable, key=lambda name: readable[name].shape[1]) if readable else next(iter(tensors))
     by_name = f"[{name!r}]" if isinstance(output, Mapping) else f".{name}"
     part = "out" + (name if name.startswith("[") else by_name)
     tensor = tensors[name]
-    return part if tensor.ndim < 2 else _one_channel(part, tensor)
+    body = part if tensor.ndim < 2 else _one_channel(part, tensor)
+    return f", e.g. target=lambda out: {body}" if body else ""
 
 
 def _one_channel(part: str, tensor: Tensor) -> str:
-    """What reads channel 3 of (N, C, ...), the mean over its places, as Python writes it."""
+    """What reads channel 3 of (N, C, ...), the mean over its places, as Python writes it.
+
+    Empty for three axes: which of them are classes, tokens, anchors or places is unknown.
+    """
+    if tensor.ndim == 3:
+        return ""
     places = tuple(range(1, tensor.ndim - 1))
     one = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
     return f"{one}.mean({places})" if len(places) > 1 else f"{one}.mean(1)" if places else one
@@ -171,7 +212,9 @@ def _shape(tensor: Tensor) -> str:
 
 
 def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | None:
-    """The class names: those given, else those the model carries (`classes`, `class_names`, `config.id2label`).
+    """The class names: those given, else those the model carries.
+
+    They are its `classes`, `class_names`, `names` or `config.id2label`.
 
     A parallel or compiled model carries those of what it wraps, too.
     """
@@ -183,8 +226,10 @@ def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | No
 
 
 def _carried_names(model: nn.Module) -> Sequence[str] | None:
-    for attribute in ("classes", "class_names"):
+    for attribute in ("classes", "class_names", "names"):
         names = getattr(model, attribute, None)
+        if isinstance(names, Mapping) and names and set(names) == set(range(len(names))):  # ultralytics'
+            names = [names[index] for index in range(len(names))]
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
             return names
     labels = getattr(getattr(model, "config", None), "id2label", None)
@@ -193,7 +238,7 @@ def _carried_names(model: nn.Module) -> Sequence[str] | None:
     names = [str(labels[key]) for key in sorted(labels, key=int)]
     # Hugging Face's models have two such labels also where they have no classes.
     made_up = names == [f"LABEL_{number}" for number in range(len(names))]
-    return None if made_up and "Classification" not in type(model).__name__ else names
+    return None if made_up and not _WITH_CLASSES.search(type(model).__name__) else names
 
 
 def class_count(outputs: int, classes: Sequence[str] | None) -> int:
@@ -246,18 +291,18 @@ def probabilities(outputs: Tensor, classes: Sequence[str] | None = None) -> Tens
 def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
     """The index of a class name; case and underscores do not matter, and one of several synonyms is enough.
 
-    A network with exactly 1,000 outputs and no names of its own is taken to be an ImageNet network.
-
     Example:
-        >>> class_index("Golden Retriever", None, 1000)
+        >>> class_index("Golden Retriever", imagenet_classes(), 1000)
         207
     """
-    names = classes if classes is not None else (imagenet_classes() if count == 1000 else None)
+    names = classes
     if names is None:
+        # 1,000 faces or products are as many as ImageNet's classes.
+        hint = ", if it was trained on ImageNet classes=egcam.zoo.imagenet_classes()" if count == 1000 else ""
         raise TargetError(
             f"target {name!r} is a class name, but this model's class names are unknown; "
-            f"pass classes=[…] with {count} names where it is taken, or set model.classes to them, or pass the class's "
-            "index"
+            f"pass classes=[…] with {count} names where it is taken{hint}, or set model.classes to them, or pass the "
+            "class's index"
         )
     if len(names) != count:
         raise TargetError(
@@ -337,6 +382,11 @@ class Targets:
     def are_of_embeddings(self) -> bool:
         """Whether all that is read are embeddings, so that the output's numbers are no classes."""
         return bool(self.by_image) and all(one.reads_embedding for one in self.by_image)
+
+    @property
+    def places(self) -> Places | None:
+        """Of what single places of an image the targets speak, if any does."""
+        return next((one.places for one in self.by_image if one.places is not None), None)
 
     def why_zero(self, image: int) -> str | None:
         """What a score of exactly 0 means for an image, if it means something."""

@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from egcam.errors import EgcamError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, convolution_dimensions, fits
-from egcam.models.image_targets import TENSOR_KEYS
+from egcam.models.image_targets import TENSOR_KEYS, Places
 from egcam.models.influence import CallKey, Influence
 from egcam.models.inputs import ExtraInputs
 from egcam.models.nested import tensor_in, tensors_in
@@ -50,6 +51,7 @@ class Call:
         maps: the identities of the (1, ., ., .) in a tuple, list or dictionary that it returned, such as feature
             pyramids.
         node: the number of what it returned in `Trace.ways`; -1 where there is none.
+        maps_taken: the identities of the maps in the tuples, lists and dictionaries that it took.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Call:
     sees_image: bool = False
     maps: tuple[int, ...] = ()
     node: int = -1
+    maps_taken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Trace:
     image_shape: tuple[int, ...]
     classes: int | None
     other_inputs: bool
-    places: Literal["boxes", "map"] | None = None
+    places: Places | None = None
     keeps_order: bool = True
     influence: Influence | None = field(default=None, compare=False, repr=False)
     ways: Ways | None = field(default=None, compare=False, repr=False)
@@ -304,7 +307,7 @@ def _trace(
         image_shape=tuple(one.shape[1:]),
         classes=_class_count(output),
         other_inputs=_has_tensors(args, kwargs),
-        places=_places_in(output),
+        places=_places_in(output, one.ndim - 2),
         keeps_order=not any(type(module).__name__.startswith("Hiera") for module in model.modules()),
         influence=None if one.is_meta else Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs),
     )
@@ -340,8 +343,8 @@ def _score_in(output: object, read: Callable[[Any], Tensor] | None) -> Any:
         return None
 
 
-def _places_in(output: object) -> Literal["boxes", "map"] | None:
-    """What of single places a network with this output speaks of: detections, a map of scores, or neither."""
+def _places_in(output: object, axes: int) -> Places | None:
+    """What of single places of an image with so many axes an output speaks of: detections, a map, or neither."""
     if isinstance(output, list) and output and isinstance(output[0], Mapping):
         return "boxes" if "boxes" in output[0] else None
     if isinstance(output, list) and output and all(_shape_of(one)[1:] == (6,) for one in output):
@@ -349,10 +352,12 @@ def _places_in(output: object) -> Literal["boxes", "map"] | None:
     if isinstance(output, Mapping):
         if "pred_boxes" in output:
             return "boxes"
-        return "map" if any(len(_shape_of(output.get(key))) == 4 for key in TENSOR_KEYS) else None
+        return "map" if any(len(_shape_of(output.get(key))) == axes + 2 for key in TENSOR_KEYS) else None
     first = output[0] if isinstance(output, tuple) and output and not hasattr(output, "_fields") else output
-    kinds: dict[int, Literal["boxes", "map"]] = {3: "boxes", 4: "map"}
-    return kinds.get(len(_shape_of(first))) if _class_count(output) is None else None
+    if _class_count(output) is not None:
+        return None
+    found = len(_shape_of(first))
+    return "map" if found == axes + 2 else "boxes" if (found, axes) == (3, 2) else None
 
 
 def _shape_of(value: object) -> tuple[int, ...]:
@@ -372,6 +377,7 @@ class _Recorder:
         self._open: list[int] = []
         self._alive: list[Tensor] = []  # identity is id(), so nothing seen may be freed meanwhile
         self._names: list[tuple[bool, bool]] = []
+        self._taken: list[tuple[Tensor, ...]] = []
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -384,6 +390,9 @@ class _Recorder:
             whole = not name or (any(True for _ in module.children()) and any(arg is self._image for arg in given))
             kinds = (False, False) if whole else (_matches(_POOLING, module), _matches(_ATTENTION, module))
             self._names.append(kinds)
+            # Now, for some write what they make into the list that they took.
+            listed = [value for value in given if not isinstance(value, Tensor)]
+            self._taken.append(tuple(one for one in tensors_in(listed) if _is_map(one)))
 
         return hook
 
@@ -394,15 +403,16 @@ class _Recorder:
             self._clock += 1
             inside_pooling = any(pooling for pooling, _ in self._names)
             _, is_attention = self._names.pop()
+            maps_taken = self._taken.pop()
             started = self._open.pop()
             tensor = tensor_in(output)
             maps = () if isinstance(output, Tensor) else tuple(one for one in tensors_in(output) if _is_map(one))
             is_nested = tensor is None
             tensor = maps[0] if is_nested and maps else tensor
-            if tensor is None:
+            if tensor is None or is_functorch_wrapped_tensor(tensor):  # the outputs of several networks in one
                 return
             taken = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            self._alive += [tensor, *taken, *maps]
+            self._alive += [tensor, *taken, *maps, *maps_taken]
             self._histories.append(tensor.grad_fn)
             self._calls.append(
                 Call(
@@ -422,6 +432,7 @@ class _Recorder:
                     multiplications=_multiplications(module, tensor),
                     bends=_matches(_BENDING, module),
                     maps=tuple(map(id, maps)),
+                    maps_taken=tuple(map(id, maps_taken)),
                     dimensions=convolution_dimensions(module),
                 )
             )
@@ -470,7 +481,20 @@ def _matches(pattern: re.Pattern[str], module: nn.Module) -> bool:
 
 def _multiplications(module: nn.Module, output: Tensor) -> int:
     """Each weight of a convolution or linear layer is used once for each position it outputs."""
-    weight = module._parameters.get("weight")
-    if weight is None or weight.ndim < 2 or not len(weight):
-        return 0
-    return weight.numel() * (output.numel() // len(weight))
+    weight = _weight(module, output)
+    return 0 if weight is None else weight.numel() * (output.numel() // len(weight))
+
+
+def _weight(module: nn.Module, output: Tensor) -> Tensor | None:
+    """What a module multiplies by: its weight, or what weight_norm and the like make that from, or a head's prototypes.
+
+    A norm's weight has one dimension only.
+    """
+    own = module._parameters
+    made_from = getattr(module, "parametrizations", {})
+    parts = [*(made_from["weight"].parameters() if "weight" in made_from else ())]
+    parts += [one for name in ("weight", "weight_v", "weight_orig") if (one := own.get(name)) is not None]
+    if not parts and output.ndim == 2 and not module._modules:
+        parts = [one for one in own.values() if one is not None and one.ndim == 2 and output.shape[1] in one.shape]
+    parts = [one for one in parts if one.ndim >= 2 and len(one)]
+    return max(parts, key=lambda one: one.numel(), default=None)

@@ -62,6 +62,8 @@ def weights_of(model: nn.Module) -> Weights:
 
 
 def _some_numbers(tensor: Tensor) -> Tensor:
+    # Of weights that several processes share, the part that lies here.
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     count = tensor.numel()
     step = max(1, count // _LOOKED_AT)
     if type(tensor) in _PLAIN and tensor.is_contiguous():

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def load(
             `Classifier`.
         weights: a file with a saved state_dict, read without running any code from it; None takes the
             published weights (a download, except for the built-in model); "random" the same untrained weights
-            every time.
+            every time. The classes of a file are unknown, unless torchvision publishes that very file.
         device: where to put the model; None takes a GPU when there is one.
         classes: class names, if the model's own are unknown: a list, an array, or a dictionary by index.
         texts: for models that compare images with texts (CLIP, SigLIP of Hugging Face): the texts, which become the
@@ -71,6 +72,8 @@ def load(
     place = device_called(device)
     state = read_state(weights) if isinstance(weights, Path) else None
     classifier = _build(name, state, weights is None, texts)
+    if isinstance(weights, Path) and ":" not in name and not _is_published(weights, name):
+        classifier = replace(classifier, classes=None)  # those of the file's author, also where they are 1,000
     if state is not None:
         fill(classifier.model, state, name, str(weights))
     if classes is not None:
@@ -113,7 +116,7 @@ def _try_out(classifier: Classifier) -> None:
 def _carry_names(classifier: Classifier) -> None:
     """Let the module carry its class names, so that metrics, which get the module alone, read one output alike."""
     names, model = classifier.classes, classifier.model
-    if names is None or names is imagenet_classes():
+    if names is None:
         return
     if not hasattr(model, "classes") or known_classes(model, None) is not None:
         model.classes = list(names)  # type: ignore[assignment]
@@ -210,6 +213,18 @@ def _torchvision(name: str, state: Mapping[str, Tensor] | None, pretrained: bool
     options = {"num_classes": count, **_TORCHVISION_OPTIONS.get(name, {})}
     model = of_torchvision(name, published if pretrained else None, **options)
     return Classifier(model, name, _imagenet(count), preprocessing)
+
+
+def _is_published(file: Path, name: str) -> bool:
+    """Whether a file is one that torchvision publishes for a network: their addresses end in the file's sha256."""
+    if name not in _torchvision_names():
+        return False
+    from torchvision import models as torchvision_models
+
+    addresses = [Path(weights.url).stem for weights in torchvision_models.get_model_weights(name)]
+    with file.open("rb") as content:
+        checksum = file_digest(content, "sha256").hexdigest()
+    return any(checksum.startswith(stem.rpartition("-")[2]) for stem in addresses)
 
 
 # timm

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from egcam.errors import TargetError, check_known
+from egcam.imageops import Size
 from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import InSetting, image_part, is_by_image
+from egcam.models.image_targets import InSetting, Places, image_part, is_by_image
 from egcam.models.nested import tensors_in
 
 Layout: TypeAlias = Literal["yolov5", "yolov8", "xyxy"]
@@ -47,8 +48,11 @@ class Box(InSetting):
 
     - torchvision's detectors: a dictionary of boxes, scores and labels;
     - DETR and relatives: pred_logits and pred_boxes (Hugging Face: logits and pred_boxes), the boxes as centre and size
-      in shares of the image, the last class being "no object" unless there are as many class names as logits;
-    - YOLO's tensors, which `layout` describes; lists with one (n, 6) per image.
+      in shares of the image. With one class name fewer than logits the last logit is "no object", and the scores are a
+      softmax (DETR, YOLOS); with as many they are sigmoids (RT-DETR, Deformable DETR). Hugging Face's configuration
+      says it;
+    - YOLO's tensors, which `layout` describes; lists with one (n, 6) per image. The class names say which rows are
+      classes: those of pose, oriented boxes and masks have others after them.
 
     Args:
         box: (left, top, right, bottom) in pixels of the image.
@@ -72,7 +76,7 @@ class Box(InSetting):
     iou: float = 0.5
     layout: Layout | None = None
     classes: Sequence[str] | None = None
-    size: tuple[int, int] | None = None
+    size: Size | None = None
 
     def __post_init__(self) -> None:
         corners = torch.as_tensor(self.box, dtype=torch.float64, device="cpu").flatten().tolist()
@@ -118,6 +122,11 @@ class Box(InSetting):
         return f"{'object' if self.label is None else named(self.label, self.classes)} in ({corners})"
 
     @property
+    def places(self) -> Places:
+        """Boxes."""
+        return "boxes"
+
+    @property
     def why_zero(self) -> str:
         """No box matched."""
         return (
@@ -154,10 +163,17 @@ class Box(InSetting):
 
     def _queries(self, logits: Tensor, boxes: Tensor) -> Found:
         """DETR's queries."""
-        if self.size is None:
+        if self.size is None or len(self.size) != 2:
             raise TargetError("DETR's boxes are in shares of the image: pass its size=(height, width)")
-        with_nothing = self.classes is None or logits.shape[1] != len(self.classes)
-        chances = logits.softmax(1)[:, :-1] if with_nothing else logits.sigmoid()
+        count, names = logits.shape[1], -1 if self.classes is None else len(self.classes)
+        if names not in (count - 1, count):
+            said = "its class names are unknown" if names < 0 else f"there are {names} class names"
+            raise TargetError(
+                f"the model returned {count} logits for each box and {said}: pass classes= with "
+                f'{count - 1} names if the last logit is "no object", as of DETR, or {count} if all are classes, as of '
+                "RT-DETR and Deformable DETR"
+            )
+        chances = logits.sigmoid() if names == count else logits.softmax(1)[:, :-1]
         height, width = self.size
         return self._raw(_corners(boxes) * boxes.new_tensor([width, height, width, height]), chances)
 
@@ -168,11 +184,20 @@ class Box(InSetting):
             if table.shape[1] != 6:
                 raise TargetError(f"layout='xyxy' has 6 columns, and the model's output is {tuple(table.shape)}")
             return self._listed(table[:, :4], table[:, 4], table[:, 5].round().long())
-        rows = table if layout == "yolov5" else table.T
-        if rows.shape[1] < (6 if layout == "yolov5" else 5):
-            raise TargetError(f"layout={layout!r} does not fit a tensor of {tuple(table.shape)}: it has no class")
-        chances = rows[:, 4:5] * rows[:, 5:] if layout == "yolov5" else rows[:, 4:]
-        return self._raw(_corners(rows[:, :4]), chances)
+        rows, first = (table, 5) if layout == "yolov5" else (table.T, 4)
+        count = rows.shape[1] - first if self.classes is None else len(self.classes)
+        if not 0 < count <= rows.shape[1] - first:
+            names = "no class" if self.classes is None else f"fewer classes than there are names, {len(self.classes)}"
+            raise TargetError(f"layout={layout!r} does not fit a tensor of {tuple(table.shape)}: it has {names}")
+        chances = rows[:, first : first + count]
+        low, high = (float(chances.detach().amin()), float(chances.detach().amax())) if chances.numel() else (0, 1)
+        if not (low >= 0 and high <= 1):
+            raise TargetError(
+                f"not all of the {count} numbers after each box are scores of classes, from 0 to 1: they reach from "
+                f"{low:.3g} to {high:.3g}. Keypoints, angles and masks come after the classes: pass classes= with one "
+                "name for each class"
+            )
+        return self._raw(_corners(rows[:, :4]), rows[:, 4:5] * chances if layout == "yolov5" else chances)
 
     def _layout_of(self, table: Tensor) -> Layout:
         """What the number of classes tells; nothing else does."""
@@ -220,6 +245,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _only_tensor(output: Any) -> Any:
-    """The predictions (N, ., .) of a network that also returns its feature maps."""
+    """The predictions (N, ., .) of a network that also returns its feature maps, and the prototypes of its masks."""
+    output = output[0] if output and isinstance(output[0], tuple | list) else output
     found = [value for value in output if isinstance(value, Tensor) and value.ndim == 3]
     return found[0] if len(found) == 1 else output

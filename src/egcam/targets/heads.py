@@ -10,7 +10,7 @@ from torch import Tensor
 
 from egcam.errors import TargetError, near_misses
 from egcam.models.class_targets import Class
-from egcam.models.image_targets import ForeignTarget, ImageTarget, Setting
+from egcam.models.image_targets import ForeignTarget, ImageTarget, Places, Setting
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Head(ImageTarget):
     def description(self) -> str:
         """The head, and what of it."""
         return f"{self.head}: {self._inner.description}"
+
+    @property
+    def places(self) -> Places | None:
+        """Those of the inner target."""
+        return self._inner.places
 
     @property
     def reads_embedding(self) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from egcam.errors import TargetError
+from egcam.imageops import Size, interpolated
 from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import TENSOR_KEYS, InSetting, Score
+from egcam.models.image_targets import TENSOR_KEYS, InSetting, Places, Score
 from egcam.models.nested import named_or_only
 from egcam.models.targets import check_score, class_count, class_score
 
@@ -21,15 +21,17 @@ from egcam.models.targets import check_score, class_count, class_score
 class Mask(InSetting):
     """A class of a segmentation inside a mask: the mean of its score over the mask's pixels.
 
-    The output may be (classes, h, w), also as "out" or "logits" of a dictionary. One that is smaller than the mask is
-    enlarged to it, bilinearly (corners not aligned), as segmentations are read.
+    The output may be (classes, h, w), also as "out" or "logits" of a dictionary; of volumes (classes, d, h, w), of
+    signals (classes, l). One that is smaller than the mask is enlarged to it, linearly along every axis (corners not
+    aligned), as segmentations are read.
 
     Args:
         label: the class, by index or name.
-        mask: (H, W), true or 1 inside, of the image's or of the output's size; None is the whole image.
+        mask: (H, W), (D, H, W) or (L,), true or 1 inside, of the image's or of the output's size; None is the whole
+            image.
         score: "logit", "probability" (softmax over classes) or "sigmoid"; None is the explainer's.
         classes: the class names; by default the explainer's.
-        size: (height, width) of the image, if used without an explainer.
+        size: (height, width) of the image, of a volume (depth, height, width), if used without an explainer.
 
     Example:
         >>> scores = torch.tensor([[[0.0, 0.0]], [[1.0, 5.0]]])  # 2 classes, 1 x 2 pixels
@@ -41,7 +43,7 @@ class Mask(InSetting):
     mask: Tensor | None = None
     score: Score | None = None
     classes: Sequence[str] | None = None
-    size: tuple[int, int] | None = None
+    size: Size | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", as_label(self.label))
@@ -52,20 +54,32 @@ class Mask(InSetting):
     def __call__(self, output: Any) -> Tensor:
         """The mean score of the class over the mask, in one image's output."""
         if self.mask is None:
-            return _class_map(output, self, None).mean()
-        own, size = tuple(segmentation_in(output).shape[-2:]), (self.mask.shape[0], self.mask.shape[1])
+            return _class_map(output, self, None, 2 if self.size is None else len(self.size)).mean()
+        size = tuple(self.mask.shape)
+        if self.size is not None and len(size) != len(self.size):
+            raise TargetError(
+                f"the mask is {size}, but the image is {self.size}: pass a mask of the image's size; for one each "
+                "image, pass a list of targets"
+            )
+        own = tuple(segmentation_in(output, len(size)).shape[1:])
         if self.size is not None and size not in (self.size, own):
             raise TargetError(
                 f"the mask is {size}, but the image is {self.size} and the model's output {own}: pass a mask of one of "
                 "these sizes"
             )
-        scores = _class_map(output, self, size)
+        scores = _class_map(output, self, size, len(size))
         return scores[self.mask.to(scores.device)].mean()
+
+    @property
+    def places(self) -> Places:
+        """A map."""
+        return "map"
 
     @property
     def description(self) -> str:
         """The class, and where."""
-        where = "everywhere" if self.mask is None else f"in {int(self.mask.sum())} pixels"
+        what = "pixels" if self.mask is None or self.mask.ndim == 2 else "places"
+        where = "everywhere" if self.mask is None else f"in {int(self.mask.sum())} {what}"
         return f"{named(self.label, self.classes)} {where}"
 
 
@@ -93,7 +107,7 @@ class Pixel(InSetting):
     column: int
     score: Score | None = None
     classes: Sequence[str] | None = None
-    size: tuple[int, int] | None = None
+    size: Size | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", as_label(self.label))
@@ -101,7 +115,9 @@ class Pixel(InSetting):
 
     def __call__(self, output: Any) -> Tensor:
         """The class's score at the pixel, in one image's output."""
-        scores = _class_map(output, self, self.size)
+        if self.size is not None and len(self.size) != 2:
+            raise TargetError(f"a pixel is one of an image, and this is of size {self.size}: use Mask(label, mask)")
+        scores = _class_map(output, self, self.size, 2)
         height, width = scores.shape
         if not (0 <= self.row < height and 0 <= self.column < width):
             raise TargetError(
@@ -110,38 +126,43 @@ class Pixel(InSetting):
         return scores[self.row, self.column]
 
     @property
+    def places(self) -> Places:
+        """A map."""
+        return "map"
+
+    @property
     def description(self) -> str:
         """The class, and where."""
         return f"{named(self.label, self.classes)} at row {self.row}, column {self.column}"
 
 
-def _class_map(output: Any, target: Mask | Pixel, size: tuple[int, int] | None) -> Tensor:
+def _class_map(output: Any, target: Mask | Pixel, size: Size | None, axes: int) -> Tensor:
     """(H, W) the class's score at each pixel of an image of this size; None is the output's own size."""
-    maps = segmentation_in(output)
-    if size is not None and tuple(maps.shape[-2:]) != size:
-        maps = functional.interpolate(maps[None], size=size, mode="bilinear", align_corners=False)[0]
+    maps = segmentation_in(output, axes)
+    if size is not None and tuple(maps.shape[1:]) != size:
+        maps = interpolated(maps[None], size)[0]
     outputs = maps.flatten(1).T
     count = class_count(outputs.shape[1], target.classes)
     index = torch.full((len(outputs),), label_index(target.label, target.classes, count), device=maps.device)
-    return class_score(outputs, index, target.score or "logit", target.classes).reshape(maps.shape[-2:])
+    return class_score(outputs, index, target.score or "logit", target.classes).reshape(maps.shape[1:])
 
 
-def segmentation_in(output: Any) -> Tensor:
+def segmentation_in(output: Any, axes: int = 2) -> Tensor:
     """(classes, h, w) the class scores in one image's output: by their name, else the only map there is."""
-    return named_or_only(output, TENSOR_KEYS, _is_map, "the segmentation (classes, height, width)", "Mask")
-
-
-def _is_map(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.ndim == 3
+    what = "the segmentation (classes, height, width)" if axes == 2 else f"the segmentation (classes and {axes} axes)"
+    return named_or_only(
+        output, TENSOR_KEYS, lambda tensor: tensor.is_floating_point() and tensor.ndim == axes + 1, what, "Mask"
+    )
 
 
 def _as_mask(mask: Any) -> Tensor:
-    """(H, W) booleans with at least one true."""
+    """(H, W) booleans with at least one true; (D, H, W) or (L,) likewise."""
     made = torch.as_tensor(mask)
     made = made[0] if made.ndim == 3 and len(made) == 1 else made
-    if made.ndim != 2:
+    if not 1 <= made.ndim <= 3:
         raise TargetError(
-            f"a mask is (height, width), not {tuple(made.shape)}; for one each image, pass a list of targets"
+            f"a mask is (height, width), of a volume (depth, height, width), not {tuple(made.shape)}; for one each "
+            "image, pass a list of targets"
         )
     made = made > 0.5 if made.is_floating_point() else made != 0
     if not bool(made.any()):

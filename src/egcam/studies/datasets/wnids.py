@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from egcam.errors import EgcamError, near_misses
-from egcam.models.targets import class_index
+from egcam.models.targets import class_index, imagenet_classes
 from egcam.studies.datasets.dataset import DataError
 
 _WNID = re.compile(r"n\d{8}")
@@ -60,6 +60,6 @@ def imagenet_class(word: str) -> int:
     if word.isdecimal() and int(word) < len(wnids()):
         return int(word)
     try:
-        return class_index(word, None, len(wnids()))
+        return class_index(word, imagenet_classes(), len(wnids()))
     except EgcamError as error:
         raise DataError(f"classes: {error}") from error

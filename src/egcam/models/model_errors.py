@@ -1,0 +1,79 @@
+"""Errors that a model raises with the images it is given, in a sentence that says what to pass instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from egcam.errors import EgcamError, InputError, ModelError
+from egcam.models.inputs import ExtraInputs
+from egcam.models.weights import one_line
+
+_OF_TORCH = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@contextmanager
+def model_errors_explained(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Iterator[None]:
+    """Inside the block, an error that the model alone would raise, too, becomes one that says so.
+
+    Others go on as they are: of the user's own callables, or for want of memory.
+    """
+    try:
+        yield
+    except (EgcamError, torch.cuda.OutOfMemoryError):
+        raise
+    except AssertionError as error:
+        if not str(error).startswith("Guard failed"):
+            raise
+        raise ModelError(
+            f"this network was exported for inputs of one shape ({error}), and methods run batches of several sizes: "
+            "explain the network it was exported from, or export it with a dynamic batch dimension"
+        ) from error
+    except Exception as error:
+        if "Inference tensors" in str(error):
+            raise ModelError(
+                f"{type(model).__name__} runs its network in torch.inference_mode(), which leaves no gradients: pass "
+                "the network inside it, as model.model of ultralytics' YOLO"
+            ) from error
+        if "functorch transform" in str(error):
+            raise ModelError(
+                "the layer runs inside torch.vmap or another transform of torch.func, where its output belongs to "
+                "several networks at once: explain one of them, or choose a layer outside"
+            ) from error
+        # Errors of kinds of their own say what they mean, and are told apart by it.
+        own = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
+        if own is None:
+            raise
+        raise InputError(
+            f"the model alone, without egcam, raises an error with images {tuple(images.shape)}: {one_line(own)}"
+            f"{_hint(model, images, extra.listed, own)}"
+        ) from error
+
+
+def _own_error(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Exception | None:
+    """What the model raises with the first of the images, without anything else."""
+    args, kwargs = extra.rows(torch.zeros(1, dtype=torch.long, device="cpu"))
+    try:
+        with torch.no_grad():
+            model(extra.images(images[:1].clone()), *args, **kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+def _hint(model: nn.Module, images: Tensor, is_list: bool, error: Exception) -> str:
+    if is_list:
+        return ". If it takes a batch rather than a list, pass torch.stack(images)"
+    if isinstance(error, TypeError) and "missing" in str(error):
+        return ". Pass its further inputs, inputs=(…,) or keywords={…}"
+    first = next(((name, one) for name, one in model.named_modules() if isinstance(one, _CONVOLUTIONS)), None)
+    if first is None or images.ndim < 3 or first[1].in_channels == images.shape[1]:
+        return ""
+    places = ", ".join(["-1"] * (images.ndim - 2))
+    hint = f". Its first convolution, {first[0]!r}, takes {first[1].in_channels} channels, the images have "
+    grey = f": pass images.expand(-1, {first[1].in_channels}, {places}) of grey ones" if images.shape[1] == 1 else ""
+    return f"{hint}{images.shape[1]}{grey}"
