@@ -201,6 +201,7 @@ class Explainer(ABC):
                 self.model, points, extra, self._reshape, self._layout, lambda some: self._trace_of(some, extra)
             )
             size = self._images_at_once(images, points, extra)
+            probe.settle(images, size)
             memo: dict[str, Any] = {}
             for start in range(0, len(images), size):
                 stop = min(start + size, len(images))

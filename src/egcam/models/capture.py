@@ -161,13 +161,31 @@ class Probe:
 
     def features(self, images: Tensor, rows: Tensor) -> list[Tensor]:
         """The activations only; the pass ends at the last of the layers, and is fast."""
+        raw = self._raw(images, rows)
+        return [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, raw, strict=True)]
+
+    def settle(self, images: Tensor, at_once: int) -> None:
+        """Make sure, once for each layer and size, that the cells of its maps lie where the maps show them."""
+        for point in self.points:
+            if point.module is not None:
+                alone = self.at(point)
+
+                def run(some: Tensor, alone: Probe = alone) -> Tensor:
+                    parts = [alone._raw(part, first.expand(len(part)))[0] for part in torch.split(some, at_once)]
+                    return torch.cat(parts)
+
+                first = torch.zeros(1, dtype=torch.long, device="cpu")
+                self._reader.settle(point, images[:1], run, lambda: self.trace(images))
+
+    def _raw(self, images: Tensor, rows: Tensor) -> list[Tensor]:
+        """What the layers output; the pass ends at the last of them, and is fast."""
         if all(point.module is None for point in self.points):
             return [images for _ in self.points]
 
         def attempt(layout: torch.memory_format) -> list[Tensor]:
             with torch.no_grad(), self._taps(len(images), with_gradient=False, stop=True) as taps, suppress(_Stop):
                 self._run(images, rows, layout)
-            return self._activations(taps, images)
+            return [images if tap is None else self._tapped(tap) for tap in taps]
 
         return self.layout.run(images, attempt)
 

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
+from weakref import finalize
 
 from torch import Tensor, nn
 
 from egcam.errors import LayerError, ModelError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, normalised_axis, shape_in_words
 from egcam.models.layers import LayerPoint
-from egcam.models.tokens import Grid, are_tokens, token_grid, tokens_to_map
+from egcam.models.place_check import Order, Picked, Run, Way, arranged, seen_at, settled
+from egcam.models.tokens import Grid, are_tokens, token_grid
 from egcam.models.trace import Call, Trace
 
 Reshape: TypeAlias = str | tuple[int, ...] | Callable[[Tensor], Tensor]
@@ -103,7 +105,7 @@ class Reader:
     def __init__(self, model: nn.Module, reshape: Reshape | None) -> None:
         self._model = model
         self._reshape = reshape
-        self._known: dict[tuple[str, tuple[int, ...]], Axis | Grid] = {}
+        self._known: dict[tuple[str, tuple[int, ...]], Way] = {}
 
     def maps(self, point: LayerPoint, tensor: Tensor, images: Tensor, look_through: LookThrough) -> Tensor:
         """(N, channels, height, width) of the layer's output for `images`.
@@ -120,7 +122,7 @@ class Reader:
         else:
             _check_images(point, tensor, len(images), "layer")
             way = self._way(_Seen(point, tuple(tensor.shape), tuple(images.shape[2:]), look_through))
-            maps = _turned(tensor, way)
+            maps = arranged(tensor, way)
         if maps.ndim != images.ndim or prod(maps.shape[2:]) < 2:
             raise _no_map(point, tuple(maps.shape), images.ndim - 2)
         return maps
@@ -130,9 +132,56 @@ class Reader:
         ways = [way for (name, _), way in self._known.items() if name == point.name]
         if callable(self._reshape) or not ways:
             return None
+        if isinstance(ways[0], Order):
+            return ways[0].axes[0]
         return 1 if ways[0] == "channels-first" else -1
 
-    def _way(self, seen: _Seen) -> Axis | Grid:
+    def settle(self, point: LayerPoint, image: Tensor, run: Run, look_through: LookThrough) -> None:
+        """Check by a few passes, once for each layer and size of images, that the cells lie where the map shows them.
+
+        Args:
+            point: the layer.
+            image: (1, C, H, W).
+            run: from (B, C, H, W) to what the layer outputs.
+            look_through: as for `maps`.
+        """
+        settled_before = _settled_of(self._model)
+        key = (point.name, id(point.module), tuple(image.shape[1:]), self._reshape)
+        if key not in settled_before:
+            plain = run(image)
+            self.maps(point, plain, image, look_through)
+            shape = tuple(plain.shape[1:])
+            settled_before[key] = shape, self._settled(point, shape, image, run)
+        shape, way = settled_before[key]
+        if way is not None:
+            self._known[point.name, shape] = way
+
+    def _settled(self, point: LayerPoint, shape: tuple[int, ...], image: Tensor, run: Run) -> Way | None:
+        """The reading of a layer, after the check; None where a callable reads it."""
+        if callable(self._reshape):
+            reshape = self._reshape
+            way, found = None, settled("channels-first", image, lambda some: reshape(run(some)), point.name)
+            stays = found == "channels-first"
+        else:
+            way = self._known[point.name, shape]
+            found = settled(way, image, run, point.name)
+            stays = found == way or self._allows(found)
+        if not stays:
+            raise LayerError(
+                f"layer {point.name!r}, read by reshape={self._reshape!r}, does not lie over the image: "
+                f"{seen_at(way, image, run)}. Leave reshape out to have the layer read by such measurements"
+            )
+        return None if way is None else found
+
+    def _allows(self, way: Way) -> bool:
+        """Whether what the user said of the layer leaves room for a reading."""
+        if isinstance(way, Picked):
+            return self._reshape in (None, "tokens", way.grid)
+        if not isinstance(way, Order) or self._reshape is None:
+            return True
+        return way.axes[0] == (1 if self._reshape == "channels-first" else len(way.axes))
+
+    def _way(self, seen: _Seen) -> Way:
         key = (seen.point.name, seen.shape[1:])
         if key not in self._known:
             self._known[key] = self._find_way(seen)
@@ -207,10 +256,16 @@ class Reader:
         return trace, calls[number - 1] if len(calls) >= number else None
 
 
-def _turned(tensor: Tensor, way: Axis | Grid) -> Tensor:
-    if isinstance(way, tuple):
-        return tokens_to_map(tensor, way)
-    return tensor.movedim(-1, 1) if way == "channels-last" else tensor
+_Settled: TypeAlias = dict[tuple[object, ...], tuple[tuple[int, ...], Way | None]]
+_settled: dict[int, _Settled] = {}
+
+
+def _settled_of(model: nn.Module) -> _Settled:
+    """What was settled for a model, by its layers and sizes, for as long as the model lives."""
+    if id(model) not in _settled:
+        _settled[id(model)] = {}
+        finalize(model, _settled.pop, id(model), None)
+    return _settled[id(model)]
 
 
 def _check_images(point: LayerPoint, tensor: Tensor, images: int, what: str) -> None:
