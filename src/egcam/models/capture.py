@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -165,17 +165,21 @@ class Probe:
         return [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, raw, strict=True)]
 
     def settle(self, images: Tensor, at_once: int) -> None:
-        """Make sure, once for each layer and size, that the cells of its maps lie where the maps show them."""
+        """Make sure, once for each layer and size, that the cells of its maps lie where the maps show them.
+
+        Args:
+            images: as they will be explained; the first is used.
+            at_once: how many rows one pass may take.
+        """
         for point in self.points:
             if point.module is not None:
-                alone = self.at(point)
-
-                def run(some: Tensor, alone: Probe = alone) -> Tensor:
-                    parts = [alone._raw(part, first.expand(len(part)))[0] for part in torch.split(some, at_once)]
-                    return torch.cat(parts)
-
-                first = torch.zeros(1, dtype=torch.long, device="cpu")
+                run = partial(self.at(point)._output_of_layer, at_once=at_once)
                 self._reader.settle(point, images[:1], run, lambda: self.trace(images))
+
+    def _output_of_layer(self, images: Tensor, at_once: int) -> Tensor:
+        """What the one layer outputs for variants of the first image."""
+        parts = torch.split(images, at_once)
+        return torch.cat([self._raw(part, torch.zeros(len(part), dtype=torch.long, device="cpu"))[0] for part in parts])
 
     def _raw(self, images: Tensor, rows: Tensor) -> list[Tensor]:
         """What the layers output; the pass ends at the last of them, and is fast."""

@@ -31,13 +31,16 @@ from egcam.models.axes import Axis
 from egcam.models.tokens import Grid, tokens_to_map
 from egcam.rng import generator, like
 
+_EVEN = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64, device="cpu")
 _STRENGTH = {torch.float16: 0.5, torch.bfloat16: 0.5}  # in standard deviations of the image, by the layer's precision
 _USUAL_STRENGTH = 0.05
+_SLIGHT = 2e-3  # of that, where what merges or sorts tokens must not decide differently
 _DEAD = 1e-8  # the share of a window of which nothing comes through; of what does, 1e-3 and more was measured
 _MOST_OTHERS = 16
 _CERTAIN, _CLEAR, _DISORDERED = 0.95, 0.9, 0.6  # shares of the tokens' places that a grid accounts for
 _LEAST_SLOPE = 0.2
-_SHARP = 0.35  # how far what a token sees reaches, where 1 is the whole image
+_FEWEST = 16
+_SHARP = 0.2  # how far what a token sees reaches, where 1 is the whole image
 _TURNED = 0.4  # by how much better axes must follow the image's in another order; 1 is an axis
 _ANOTHER_AXIS = 0.2  # how much more must show that another axis holds the channels
 
@@ -84,35 +87,45 @@ def arranged(tensor: Tensor, way: Way) -> Tensor:
     return tensor.movedim(-1, 1) if way == "channels-last" else tensor
 
 
-def settled(way: Way, image: Tensor, run: Run, layer: str) -> Way:
+def settled(way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way:
     """The reading of a layer's output, confirmed or mended, or an error that says what was seen.
 
     Args:
         way: the reading as shapes and modules tell it.
+        plain: (1, …) what the layer outputs for the image.
         image: (1, C, H, W), or a signal or volume likewise.
         run: from (B, C, H, W) to what the layer outputs, (B, …).
         layer: its name, for errors.
 
     Example:
-        >>> turn = lambda images: images.transpose(2, 3)
-        >>> settled("channels-first", torch.rand(1, 3, 8, 12), turn, "turn")
+        >>> image, turn = torch.rand(1, 3, 8, 12), lambda images: images.transpose(2, 3)
+        >>> settled("channels-first", turn(image), image, turn, "turn")
         Order(axes=(1, 3, 2), mirrored=())
     """
-    seen = _look(way, image, run)
+    seen = _look(way, plain, image, run)
     if seen is None:
         return way
-    better = _on_grid(seen, way, layer) if isinstance(way, tuple | Picked) else _in_order(seen, way)
+    if isinstance(way, tuple | Picked):
+        better = _on_grid(seen, way)
+        if better is None:
+            # On a few cells chance looks like disorder, and where each token sees everything nothing can be told.
+            closer = _look(way, plain, image, run, evenly=True) if prod(seen.cells) >= _FEWEST else None
+            if closer is not None:
+                _refuse_disorder(closer, way, layer)
+            return way
+    else:
+        better = _in_order(seen, way)
     if better != way:
         # What the network never looks at is told by the cells of the map as it is read now.
-        seen = _look(better, image, run)
+        seen = _look(better, plain, image, run)
     if seen is not None:
         _refuse_crop(seen, better, image, run, layer)
     return better
 
 
-def seen_at(way: Way, image: Tensor, run: Run) -> str:
+def seen_at(way: Way, plain: Tensor, image: Tensor, run: Run) -> str:
     """What shows that a map, read in a way, does not lie over the image."""
-    seen = _look(way, image, run)
+    seen = _look(way, plain, image, run)
     if seen is None:
         return "nothing"
     places = _centres(seen, arranged(seen.changes, way).sum(1).flatten(1))[0]
@@ -149,13 +162,13 @@ class _Changes:
         return changes[start : start + len(self.nodes[axis])]
 
 
-def _look(way: Way, image: Tensor, run: Run) -> _Changes | None:
+def _look(way: Way, plain: Tensor, image: Tensor, run: Run, evenly: bool = False) -> _Changes | None:
     """None where nothing changes, or something that is no number."""
-    plain = run(image)
     cells = tuple(arranged(plain, way).shape[2:])
     sides = tuple(image.shape[2:])
     nodes = tuple(_nodes(side, count, len(sides)) for side, count in zip(sides, cells, strict=True))
-    noise = _noise(image, plain.dtype)
+    nodes = tuple(_EVEN for _ in sides) if evenly else nodes
+    noise = _noise(image, plain.dtype) * (_SLIGHT if evenly else 1)
     rows = [
         image + noise * _along(axis, window.sqrt(), image)
         for axis, side in enumerate(sides)
@@ -200,7 +213,8 @@ def _noise(image: Tensor, precision: torch.dtype) -> Tensor:
     """Signs, of a strength that the network takes for a small change and rounding does not hide."""
     signs = torch.randint(0, 2, image.shape, generator=generator(0, "places"), device="cpu") * 2.0 - 1
     scale = float(image.float().std()) or float(image.abs().max()) or 1.0
-    return like(signs, image) * (_STRENGTH.get(precision, _USUAL_STRENGTH) * scale)
+    noise: Tensor = like(signs, image) * (_STRENGTH.get(precision, _USUAL_STRENGTH) * scale)
+    return noise
 
 
 def _changes_by(rows: list[Tensor], image: Tensor, run: Run) -> Tensor | None:
@@ -303,23 +317,40 @@ class _Fit:
     axes: tuple[int, ...]
 
 
-def _on_grid(seen: _Changes, way: Grid | Picked, layer: str) -> Way:
-    """The tokens that account best for the places that were measured, where those of today do not."""
-    middles, reaches = _centres(seen, seen.changes.sum(-1))
-    places = (middles - 0.5).nan_to_num(0.0)
-    count = places.shape[1]
-    last = torch.arange(count - prod(seen.cells), count, device="cpu")
-    today = torch.tensor(way.tokens, device="cpu") if isinstance(way, Picked) else last
-    as_it_is = _best_fit(places, today[None], seen.cells, tuple(range(len(seen.cells))))
+def _on_grid(seen: _Changes, way: Grid | Picked) -> Way | None:
+    """The tokens that account best for the places that were measured; None where no grid does."""
+    places = (_centres(seen, seen.changes.sum(-1))[0] - 0.5).nan_to_num(0.0)
+    usual = tuple(range(len(seen.cells)))
+    as_it_is = _best_fit(places, _tokens_of(way, places.shape[1])[None], seen.cells, usual)
     if as_it_is.share > _CERTAIN:
         return way
     best = max(_possible(places), key=lambda fit: fit.share)
     is_clear = best.share > _CLEAR and all(not abs(slope) < _LEAST_SLOPE for slope in best.slopes)
     if is_clear and 1 - as_it_is.share > 2 * (1 - best.share) + 1 - _CERTAIN:
         return _picked(best)
-    if best.share < _DISORDERED and float(reaches.sum(0).nanmedian()) < _SHARP * len(middles) / 12:
-        raise _no_grid(today, middles, layer)
-    return way
+    return way if best.share > _DISORDERED else None
+
+
+def _tokens_of(way: Grid | Picked, count: int) -> Tensor:
+    if isinstance(way, Picked):
+        return torch.tensor(way.tokens, device="cpu")
+    return torch.arange(count - prod(way), count, device="cpu")
+
+
+def _refuse_disorder(seen: _Changes, way: Grid | Picked, layer: str) -> None:
+    """Tokens that see a place each, and lie on no grid."""
+    middles, reaches = _centres(seen, seen.changes.sum(-1))
+    if float(reaches.sum(0).nanmedian()) > _SHARP * len(middles) / 12:
+        return
+    tokens = _tokens_of(way, middles.shape[1])
+    places = middles[:, tokens]
+    pair = int((places[:, 1:] - places[:, :-1]).square().sum(0).nan_to_num(0.0).argmax())
+    raise LayerError(
+        f"the tokens of layer {layer!r} are on no grid over the image, as where they were merged or shuffled: token "
+        f"{int(tokens[pair])} shows what lies about {_in_words(places[:, pair])} of it, the next token "
+        f"{_in_words(places[:, pair + 1])}. Choose a layer in front of that step, or pass a callable reshape that puts "
+        "the tokens in order"
+    )
 
 
 def _possible(places: Tensor) -> Iterator[_Fit]:
@@ -370,7 +401,8 @@ def _best_fit(places: Tensor, blocks: Tensor, grid: Grid, axes: tuple[int, ...])
 
 def _coordinates(grid: Grid, axes: tuple[int, ...]) -> Tensor:
     """(axes, cells) where on the image, from -1/2 to 1/2, the cells of a grid lie that runs along these axes."""
-    mesh = torch.meshgrid(*[_middles(side) - 0.5 for side in grid], indexing="ij")
+    sides = [_middles(side) - 0.5 for side in grid]
+    mesh: tuple[Tensor, ...] = torch.meshgrid(*sides, indexing="ij")
     return torch.stack([mesh[axes.index(axis)].flatten() for axis in range(len(grid))])
 
 
@@ -379,18 +411,6 @@ def _picked(fit: _Fit) -> Picked:
     cells = cells.permute([fit.axes.index(axis) for axis in range(cells.ndim)])
     cells = cells.flip([axis for axis, slope in enumerate(fit.slopes) if slope < 0])
     return Picked(fit.grid, tuple(cells.flatten().tolist()))
-
-
-def _no_grid(tokens: Tensor, middles: Tensor, layer: str) -> LayerError:
-    places = middles[:, tokens]
-    apart = (places[:, 1:] - places[:, :-1]).square().sum(0).nan_to_num(0.0)
-    pair = int(apart.argsort()[len(apart) // 2])
-    return LayerError(
-        f"the tokens of layer {layer!r} are on no grid over the image, as where they were merged or shuffled: token "
-        f"{int(tokens[pair])} shows what lies about {_in_words(places[:, pair])} of it, the next token "
-        f"{_in_words(places[:, pair + 1])}. Choose a layer in front of that step, or pass a callable reshape that puts "
-        "the tokens in order"
-    )
 
 
 # -- what the network never looks at ------------------------------------------------------------
@@ -405,9 +425,8 @@ def _refuse_crop(seen: _Changes, way: Way, image: Tensor, run: Run, layer: str) 
         windows = seen.of_axis(axis, changes).flatten(1).sum(1)
         if len(nodes) < 4 or seen.cells[axis] < 2 or float((windows / windows.sum())[[0, -1]].min()) > _DEAD:
             continue
-        low, high = _extent(axis, image, run)
         cell = 1 / seen.cells[axis]
-        # A grid of whole patches may leave less than a cell over at the end.
+        low, high = _extent(axis, cell, image, run)
         if (low >= cell / 4 or high <= 1 - cell) and _is_spread(seen, changes, axis, low, high):
             looked_at.append(f"the {names[axis]} from {low:.2f} to {high:.2f}")
     if looked_at:
@@ -418,25 +437,31 @@ def _refuse_crop(seen: _Changes, way: Way, image: Tensor, run: Run, layer: str) 
         )
 
 
-def _extent(axis: int, image: Tensor, run: Run) -> tuple[float, float]:
-    """The part of an axis that the layer sees anything of, to the pixel, in shares of it."""
+def _extent(axis: int, cell: float, image: Tensor, run: Run) -> tuple[float, float]:
+    """The part of an axis that the layer sees anything of, in shares of it; all, if it misses less than a cell.
+
+    Of a grid of whole patches less than a cell may be left over at the end.
+    """
     side = image.shape[2 + axis]
     noise, plain = _noise(image, torch.float32), run(image)
     numbers = torch.arange(side, device="cpu")
 
-    def is_dead(inside: Tensor) -> bool:
-        return torch.equal(run(image + noise * _along(axis, inside.double(), image)), plain)
+    def is_seen(inside: Tensor) -> bool:
+        return not torch.equal(run(image + noise * _along(axis, inside.double(), image)), plain)
 
-    def first(alive: Callable[[int], bool]) -> int:
-        """The fewest pixels from an end of which something comes through."""
+    if is_seen(numbers < cell / 4 * side) and is_seen(numbers >= (1 - cell) * side):
+        return 0.0, 1.0
+
+    def unseen(seen: Callable[[int], bool]) -> int:
+        """The most pixels at an end of which nothing comes through."""
         few, many = 0, side
         while many - few > 1:
             between = (few + many) // 2
-            few, many = (few, between) if alive(between) else (between, many)
+            few, many = (few, between) if seen(between) else (between, many)
         return few
 
-    low = first(lambda count: not is_dead(numbers < count))
-    high = first(lambda count: not is_dead(numbers >= side - count))
+    low = unseen(lambda count: is_seen(numbers < count))
+    high = unseen(lambda count: is_seen(numbers >= side - count))
     return low / side, 1 - high / side
 
 

@@ -150,31 +150,32 @@ class Reader:
         if key not in settled_before:
             plain = run(image)
             self.maps(point, plain, image, look_through)
-            shape = tuple(plain.shape[1:])
-            settled_before[key] = shape, self._settled(point, shape, image, run)
+            settled_before[key] = tuple(plain.shape[1:]), self._settled(point, plain, image, run)
         shape, way = settled_before[key]
         if way is not None:
             self._known[point.name, shape] = way
 
-    def _settled(self, point: LayerPoint, shape: tuple[int, ...], image: Tensor, run: Run) -> Way | None:
+    def _settled(self, point: LayerPoint, plain: Tensor, image: Tensor, run: Run) -> Way | None:
         """The reading of a layer, after the check; None where a callable reads it."""
-        if callable(self._reshape):
-            reshape = self._reshape
-            way, found = None, settled("channels-first", image, lambda some: reshape(run(some)), point.name)
-            stays = found == "channels-first"
-        else:
-            way = self._known[point.name, shape]
-            found = settled(way, image, run, point.name)
-            stays = found == way or self._allows(found)
-        if not stays:
+        reshape = self._reshape
+        way = "channels-first" if callable(reshape) else self._known[point.name, tuple(plain.shape[1:])]
+
+        def read(images: Tensor) -> Tensor:
+            return reshape(run(images)) if callable(reshape) else run(images)
+
+        plain = reshape(plain) if callable(reshape) else plain
+        found = settled(way, plain, image, read, point.name)
+        if found != way and not self._allows(found):
             raise LayerError(
                 f"layer {point.name!r}, read by reshape={self._reshape!r}, does not lie over the image: "
-                f"{seen_at(way, image, run)}. Leave reshape out to have the layer read by such measurements"
+                f"{seen_at(way, plain, image, read)}. Leave reshape out to have the layer read by such measurements"
             )
-        return None if way is None else found
+        return None if callable(reshape) else found
 
     def _allows(self, way: Way) -> bool:
         """Whether what the user said of the layer leaves room for a reading."""
+        if callable(self._reshape):
+            return False
         if isinstance(way, Picked):
             return self._reshape in (None, "tokens", way.grid)
         if not isinstance(way, Order) or self._reshape is None:
