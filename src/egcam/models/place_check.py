@@ -18,7 +18,7 @@ then nothing is said, and the reading stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 from typing import TypeAlias
@@ -108,11 +108,7 @@ def settled(way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way
     if isinstance(way, tuple | Picked):
         better = _on_grid(seen, way)
         if better is None:
-            # On a few cells chance looks like disorder, and where each token sees everything nothing can be told.
-            closer = _look(way, plain, image, run, evenly=True) if prod(seen.cells) >= _FEWEST else None
-            if closer is not None:
-                _refuse_disorder(closer, way, layer)
-            return way
+            return _closer(way, plain, image, run, layer)
     else:
         better = _in_order(seen, way)
     if better != way:
@@ -162,13 +158,13 @@ class _Changes:
         return changes[start : start + len(self.nodes[axis])]
 
 
-def _look(way: Way, plain: Tensor, image: Tensor, run: Run, evenly: bool = False) -> _Changes | None:
+def _look(way: Way, plain: Tensor, image: Tensor, run: Run, closer: int = 0) -> _Changes | None:
     """None where nothing changes, or something that is no number."""
     cells = tuple(arranged(plain, way).shape[2:])
     sides = tuple(image.shape[2:])
     nodes = tuple(_nodes(side, count, len(sides)) for side, count in zip(sides, cells, strict=True))
-    nodes = tuple(_EVEN for _ in sides) if evenly else nodes
-    noise = _noise(image, plain.dtype) * (_SLIGHT if evenly else 1)
+    nodes = tuple(_EVEN for _ in sides) if closer else nodes
+    noise = _noise(image, plain.dtype, closer) * (_SLIGHT if closer else 1)
     rows = [
         image + noise * _along(axis, window.sqrt(), image)
         for axis, side in enumerate(sides)
@@ -209,9 +205,9 @@ def _along(axis: int, weights: Tensor, image: Tensor) -> Tensor:
     return like(weights, image).reshape(shape)
 
 
-def _noise(image: Tensor, precision: torch.dtype) -> Tensor:
+def _noise(image: Tensor, precision: torch.dtype, number: int = 0) -> Tensor:
     """Signs, of a strength that the network takes for a small change and rounding does not hide."""
-    signs = torch.randint(0, 2, image.shape, generator=generator(0, "places"), device="cpu") * 2.0 - 1
+    signs = torch.randint(0, 2, image.shape, generator=generator(number, "places"), device="cpu") * 2.0 - 1
     scale = float(image.float().std()) or float(image.abs().max()) or 1.0
     noise: Tensor = like(signs, image) * (_STRENGTH.get(precision, _USUAL_STRENGTH) * scale)
     return noise
@@ -292,7 +288,8 @@ def _followed(seen: _Changes, axis: int) -> Tensor:
     if square == 0:
         return torch.zeros(len(seen.nodes), dtype=torch.float64)
     correlation = product / (apart.square().sum(1).sqrt() * square**0.5).clamp_min(1e-12)
-    return product / square * correlation.abs()
+    followed: Tensor = product / square * correlation.abs()
+    return followed
 
 
 # -- tokens: which is which cell ----------------------------------------------------------------
@@ -337,11 +334,22 @@ def _tokens_of(way: Grid | Picked, count: int) -> Tensor:
     return torch.arange(count - prod(way), count, device="cpu")
 
 
-def _refuse_disorder(seen: _Changes, way: Grid | Picked, layer: str) -> None:
-    """Tokens that see a place each, and lie on no grid."""
-    middles, reaches = _centres(seen, seen.changes.sum(-1))
-    if float(reaches.sum(0).nanmedian()) > _SHARP * len(middles) / 12:
-        return
+def _closer(way: Grid | Picked, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way:
+    """The reading after two closer looks, or an error where tokens see a place each and lie on no grid.
+
+    Of a few cells chance makes what looks like disorder, and where each token sees everything nothing can be told.
+    """
+    looks = [seen for seen in (_look(way, plain, image, run, closer) for closer in (1, 2)) if seen is not None]
+    if len(looks) < 2 or prod(looks[0].cells) < _FEWEST:
+        return way
+    both = replace(looks[0], changes=looks[0].changes + looks[1].changes)
+    better = _on_grid(both, way)
+    if better is not None:
+        return better
+    (middles, reaches), (again, _) = (_centres(seen, seen.changes.sum(-1)) for seen in looks)
+    apart = float((middles - again).square().sum(0).nanmedian())
+    if max(float(reaches.sum(0).nanmedian()), apart) > _SHARP * len(middles) / 12:
+        return way
     tokens = _tokens_of(way, middles.shape[1])
     places = middles[:, tokens]
     pair = int((places[:, 1:] - places[:, :-1]).square().sum(0).nan_to_num(0.0).argmax())
