@@ -31,7 +31,7 @@ class Viewing(nn.Module):
         return self.fc(hidden.view(len(hidden), -1) if self.with_view else hidden.flatten(1))
 
 
-@pytest.mark.parametrize("method", ["expected-grad-cam", "expected-grad-cam-paper", "score-cam", "expected-gradients"])
+@pytest.mark.parametrize("method", ["slope-cam", "expected-grad-cam", "score-cam", "expected-gradients"])
 def test_maps_do_not_depend_on_the_layout(method):
     images = torch.rand(2, 3, 8, 8)
     flexible, strict = Viewing(False), Viewing(True)

@@ -60,7 +60,7 @@ class Explainer(ABC):
         model: the classifier. Compiled and DataParallel wrappers are seen through.
         layer: a module, its dotted name ("layer4", or "relu:2" for the second call of a module that runs repeatedly),
             a list of those (each map upsampled to the finest, divided by its maximum, averaged); "last" for the last
-            spatial layer, where maps are most stable; "inner" for Expected Grad-CAM's default layer, where maps are
+            spatial layer, where maps are most stable; "inner" for SlopeCAM's default layer, where maps are
             finer; or None, the method's default.
         score: what number of the target class is explained: "logit", "probability" (of a single output: its sigmoid)
             or "sigmoid".
@@ -83,7 +83,7 @@ class Explainer(ABC):
     cpu_memory: ClassVar[int] = 384 * 2**20
     cause_of_zero: ClassVar[str] = (
         "the gradient is zero at the layer, as where the output is saturated or the layer does not reach the target; "
-        "'expected-grad-cam' averages the gradient over a path and so sees past saturation"
+        "'slope-cam' averages the gradient over a path and so sees past saturation"
     )
 
     def __init__(
