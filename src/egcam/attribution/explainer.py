@@ -354,6 +354,7 @@ class Explainer(ABC):
                 lambda: _dry_run(self.model, some, extra),
             ),
         )
+        probe.settle(images, look.at_once)
         size, tasks = (1 if self.image_by_image else look.at_once), []
         memo: dict[str, Any] = {}
         for start in range(0, len(images), size):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -164,13 +165,35 @@ class Probe:
 
     def features(self, images: Tensor, rows: Tensor) -> list[Tensor]:
         """The activations only; the pass ends at the last of the layers, and is fast."""
+        raw = self._raw(images, rows)
+        return [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, raw, strict=True)]
+
+    def settle(self, images: Tensor, at_once: int) -> None:
+        """Make sure, once for each layer and size, that the cells of its maps lie where the maps show them.
+
+        Args:
+            images: as they will be explained; the first is used.
+            at_once: how many rows one pass may take.
+        """
+        for point in self.points:
+            if point.module is not None:
+                run = partial(self.at(point)._output_of_layer, at_once=at_once)
+                self._reader.settle(point, images[:1], run, lambda: self.trace(images))
+
+    def _output_of_layer(self, images: Tensor, at_once: int) -> Tensor:
+        """What the one layer outputs for variants of the first image."""
+        parts = torch.split(images, at_once)
+        return torch.cat([self._raw(part, torch.zeros(len(part), dtype=torch.long, device="cpu"))[0] for part in parts])
+
+    def _raw(self, images: Tensor, rows: Tensor) -> list[Tensor]:
+        """What the layers output; the pass ends at the last of them, and is fast."""
         if all(point.module is None for point in self.points):
             return [images for _ in self.points]
 
         def attempt(layout: torch.memory_format) -> list[Tensor]:
             with torch.no_grad(), self._taps(len(images), with_gradient=False, stop=True) as taps, suppress(_Stop):
                 self._run(images, rows, layout)
-            return self._activations(taps, images)
+            return [images if tap is None else self._tapped(tap) for tap in taps]
 
         return self.layout.run(images, attempt)
 

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from egcam.errors import LayerError, ModelError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, normalised_axis, shape_in_words
 from egcam.models.layers import LayerPoint
-from egcam.models.tokens import Grid, are_tokens, token_grid, tokens_to_map
+from egcam.models.session import session_of
+from egcam.models.place_check import Order, Picked, Run, Way, arranged, seen_at, settled
+from egcam.models.tokens import Grid, are_tokens, token_grid
 from egcam.models.trace import Call, Trace
 
 Reshape: TypeAlias = str | tuple[int, ...] | Callable[[Tensor], Tensor]
@@ -103,7 +105,7 @@ class Reader:
     def __init__(self, model: nn.Module, reshape: Reshape | None) -> None:
         self._model = model
         self._reshape = reshape
-        self._known: dict[tuple[str, tuple[int, ...]], Axis | Grid] = {}
+        self._known: dict[tuple[str, tuple[int, ...]], Way] = {}
 
     def maps(self, point: LayerPoint, tensor: Tensor, images: Tensor, look_through: LookThrough) -> Tensor:
         """(N, channels, height, width) of the layer's output for `images`.
@@ -120,7 +122,7 @@ class Reader:
         else:
             _check_images(point, tensor, len(images), "layer")
             way = self._way(_Seen(point, tuple(tensor.shape), tuple(images.shape[2:]), look_through))
-            maps = _turned(tensor, way)
+            maps = arranged(tensor, way)
         if maps.ndim != images.ndim or prod(maps.shape[2:]) < 2:
             raise _no_map(point, tuple(maps.shape), images.ndim - 2)
         return maps
@@ -130,9 +132,60 @@ class Reader:
         ways = [way for (name, _), way in self._known.items() if name == point.name]
         if callable(self._reshape) or not ways:
             return None
+        if isinstance(ways[0], Order):
+            return ways[0].axes[0]
         return 1 if ways[0] == "channels-first" else -1
 
-    def _way(self, seen: _Seen) -> Axis | Grid:
+    def settle(self, point: LayerPoint, image: Tensor, run: Run, look_through: LookThrough) -> None:
+        """Check by a few passes, once for each layer and size of images, that the cells lie where the map shows them.
+
+        Args:
+            point: the layer.
+            image: (1, C, H, W).
+            run: from (B, C, H, W) to what the layer outputs.
+            look_through: as for `maps`.
+        """
+        reshape = id(self._reshape) if callable(self._reshape) else self._reshape
+        key = ("settled", point.name, tuple(image.shape[1:]), reshape)
+        shape, way = session_of(self._model).fact(key, lambda: self._first_settled(point, image, run, look_through))
+        if way is not None:
+            self._known[point.name, shape] = way
+
+    def _first_settled(
+        self, point: LayerPoint, image: Tensor, run: Run, look_through: LookThrough
+    ) -> tuple[tuple[int, ...], Way | None]:
+        plain = run(image)
+        self.maps(point, plain, image, look_through)
+        return tuple(plain.shape[1:]), self._settled(point, plain, image, run)
+
+    def _settled(self, point: LayerPoint, plain: Tensor, image: Tensor, run: Run) -> Way | None:
+        """The reading of a layer, after the check; None where a callable reads it."""
+        reshape = self._reshape
+        way = "channels-first" if callable(reshape) else self._known[point.name, tuple(plain.shape[1:])]
+
+        def read(images: Tensor) -> Tensor:
+            return reshape(run(images)) if callable(reshape) else run(images)
+
+        plain = reshape(plain) if callable(reshape) else plain
+        found = settled(way, plain, image, read, point.name)
+        if found != way and not self._allows(found):
+            raise LayerError(
+                f"layer {point.name!r}, read by reshape={self._reshape!r}, does not lie over the image: "
+                f"{seen_at(way, plain, image, read)}. Leave reshape out to have the layer read by such measurements"
+            )
+        return None if callable(reshape) else found
+
+    def _allows(self, way: Way) -> bool:
+        """Whether what the user said of the layer leaves room for a reading."""
+        if callable(self._reshape):
+            return False
+        if isinstance(way, Picked):
+            return self._reshape in (None, "tokens", way.grid)
+        if not isinstance(way, Order) or self._reshape is None:
+            return True
+        return way.axes[0] == (1 if self._reshape == "channels-first" else len(way.axes))
+
+    def _way(self, seen: _Seen) -> Way:
         key = (seen.point.name, seen.shape[1:])
         if key not in self._known:
             self._known[key] = self._find_way(seen)
@@ -205,12 +258,6 @@ class Reader:
         calls = trace.calls_of(names[0])
         number = seen.point.call or 1
         return trace, calls[number - 1] if len(calls) >= number else None
-
-
-def _turned(tensor: Tensor, way: Axis | Grid) -> Tensor:
-    if isinstance(way, tuple):
-        return tokens_to_map(tensor, way)
-    return tensor.movedim(-1, 1) if way == "channels-last" else tensor
 
 
 def _check_images(point: LayerPoint, tensor: Tensor, images: int, what: str) -> None:
