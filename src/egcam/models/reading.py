@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from egcam.errors import LayerError, ModelError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, normalised_axis, shape_in_words
 from egcam.models.layers import LayerPoint
-from egcam.models.session import session_of
 from egcam.models.place_check import Order, Picked, Run, Way, arranged, seen_at, settled
+from egcam.models.session import session_of
 from egcam.models.tokens import Grid, are_tokens, token_grid
 from egcam.models.trace import Call, Trace
 
