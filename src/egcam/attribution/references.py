@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import SamplingError, check_known
+from egcam.imagefiles import opened
 from egcam.imageops import gaussian_blur, places, size_of
 from egcam.rng import generator, like
 
@@ -402,9 +403,8 @@ def _scaled(crops: Tensor, height: int, width: int) -> Tensor:
 def _photographs() -> Tensor:
     """(64, 3, 160, 160) in [0, 1]."""
     import numpy as np
-    from PIL import Image
 
-    with Image.open(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
+    with opened(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
         pixels = torch.from_numpy(np.array(sheet.convert("RGB"))).float() / 255
     return pixels.unfold(0, _SIDE, _SIDE).unfold(1, _SIDE, _SIDE).flatten(0, 1)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
 from egcam.evaluation.comparable import Chosen, Values, comparable
@@ -25,6 +23,7 @@ from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
 from egcam.studies.columns import Outcomes
+from egcam.studies.pictures import height_and_width
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
 from egcam.studies.store import Store
@@ -273,9 +272,8 @@ class Results:
         record = self.source.manifest.models.get(model)
         if record is not None and record.size is not None:
             return record.size
-        for picture in self.source.pictures(model).values():
-            width, height = Image.open(BytesIO(picture)).size
-            return height, width
+        for image, picture in self.source.pictures(model).items():
+            return height_and_width(picture, f"the picture of image {image}")
         side = self.study.data.size
         return None if side is None else (side, side)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from egcam.figures.style import LineStyle
 from egcam.imageops import heatmaps
 from egcam.metrics.registry import metric as metric_called
 from egcam.progress import Progress, piece_of
+from egcam.studies.pictures import shown
 from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
@@ -262,8 +262,7 @@ def _examples(results: Results, model: str, sharpness: float) -> tuple[Example, 
     classes = class_names(results.study, next(one for one in results.study.models if one.label == model))
     found = []
     for image in chosen:
-        with Image.open(BytesIO(pictures[image])) as encoded:
-            photograph = encoded.convert("RGB")
+        photograph = shown(pictures[image], f"the picture of image {image}")
         outcomes = [results.outcome(model, method, image) for method in results.methods]
         # A method that failed may not know the classes; the others do.
         known = next((one for one in outcomes if one.target >= 0), outcomes[0])
