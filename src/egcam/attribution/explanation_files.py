@@ -12,8 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -31,6 +33,9 @@ _SIDES = ("total", "expected", "attributions", "correction")
 _COMPLETE = "completeness_"
 _ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum")
 _KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
+# Of the explained images, and of what the numbers of one file unpack to: the files may be somebody else's.
+_LARGEST_IMAGE = 2**28
+_UNPACKED, _TIMES_AS_LARGE = 2**28, 100
 _RECORD = re.compile(r"explanation(?:_([1-9][0-9]*))?\.json")
 _PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.(?:png|gif)")
 
@@ -191,6 +196,7 @@ def _read_batch(folder: Path, start: int) -> Explanation:
     facts = _record(folder, start)
     _check_facts(facts)
     tensors: dict[str, Tensor | None] = dict.fromkeys(_KNOWN)
+    _check_unpacked(folder / f"{_stem(start)}.npz")
     with np.load(folder / f"{_stem(start)}.npz", allow_pickle=False) as arrays:
         for name in arrays.files:
             array = arrays[name]
@@ -221,6 +227,14 @@ def _read_batch(folder: Path, start: int) -> Explanation:
     )
 
 
+def _check_unpacked(file: Path) -> None:
+    """Refuse what takes far more memory than file, before it is unpacked."""
+    with ZipFile(file) as archive:
+        unpacked, packed = sum(one.file_size for one in archive.infolist()), file.stat().st_size
+    if unpacked > max(_UNPACKED, _TIMES_AS_LARGE * packed):
+        raise ValueError(f"{packed:,} bytes unpack to {unpacked:,}, which egcam did not write")
+
+
 def _check_facts(facts: dict[str, Any]) -> None:
     size, classes = facts["size"], facts["classes"]
     # Those written before there were checksums have none.
@@ -229,7 +243,10 @@ def _check_facts(facts: dict[str, Any]) -> None:
         "method": isinstance(facts["method"], str),
         "layer": isinstance(facts["layer"], str),
         "reference": isinstance(facts["reference"], str | None),
-        "size": isinstance(size, list) and 1 <= len(size) <= 3 and all(type(side) is int and side > 0 for side in size),
+        "size": isinstance(size, list)
+        and 1 <= len(size) <= 3
+        and all(type(side) is int and side > 0 for side in size)
+        and prod(size) <= _LARGEST_IMAGE,
         "passes": type(facts["passes"]) is int,
         "tails": type(facts["tails"]) is int,
         "options": isinstance(facts["options"], dict),

@@ -73,7 +73,11 @@ class Results:
     def of(cls, source: Sourced, progress: Progress | None = None) -> Results:
         """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
         found = source if isinstance(source, Store) else Store(source)
-        study = Study.model_validate(found.manifest.study)
+        try:
+            study = Study.model_validate(found.manifest.study)
+        except (ValueError, TypeError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ResultsError(f"the manifest in {found.folder} is of no study that this egcam knows: {said}") from error
         done = found.columns(progress)
         # A folder may also hold what an earlier form of the study asked for.
         asked = done.model.placed(one.label for one in study.models) >= 0

@@ -162,7 +162,7 @@ class Store:
     def errors(self) -> dict[Unit, str]:
         """Why units failed."""
         table = self._table((), holding="cause")
-        return dict(zip(parquet.units(table), table["cause"].to_pylist(), strict=True))
+        return dict(zip(parquet.units(table), parquet.coded(table["cause"]).listed(), strict=True))
 
     def inputs(self) -> list[StoredInput]:
         """The images as they were when units were made from them."""

@@ -220,7 +220,7 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
     kept = results.source.curves(model, metric)
     held = np.array(
         [
-            [1.0 if image in kept.get(method, {}) and np.isfinite(kept[method][image]).all() else np.nan
+            [1.0 if _is_drawn(kept.get(method, {}).get(image)) else np.nan
              for method in results.methods]
             for image in images
         ]
@@ -232,7 +232,7 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
     common = [bool(np.isfinite(row).all()) for row in found.values[:, found.compared]]
     shared = [image for image, counts in zip(images, common, strict=True) if counts]
     points = max((len(by_image[image]) for by_image in curves.values() for image in shared), default=0)
-    if not shared or points < 2:
+    if not shared:
         return {}, 0
     drawn = {}
     for method, by_image in curves.items():
@@ -243,6 +243,10 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
         fractions = np.linspace(0, 1, points)
         drawn[method] = MeanCurve(fractions, mean, low, high, float((mean[1:] + mean[:-1]).mean() / 2))
     return drawn, len(shared)
+
+
+def _is_drawn(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None) -> bool:
+    return curve is not None and len(curve) > 1 and bool(np.isfinite(curve).all())
 
 
 def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Values:
