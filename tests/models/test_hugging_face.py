@@ -116,9 +116,7 @@ def test_the_preprocessing_is_that_of_the_image_processor(kind: str, tmp_path: P
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
-def test_code_that_comes_with_a_model_is_never_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
+def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     saved(tmp_path, PROCESSORS["squeezed"]())
     (tmp_path / "own.py").write_text(
         "from pathlib import Path\n"
@@ -130,7 +128,10 @@ def test_code_that_comes_with_a_model_is_never_run(
     )
     facts = json.loads((tmp_path / file).read_text())
     if file == "config.json":
-        facts |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForImageClassification": "own.Model"}}
+        facts |= {
+            "model_type": "own",
+            "auto_map": {"AutoConfig": "own.Own", "AutoModelForImageClassification": "own.Model"},
+        }
     else:
         facts |= {"image_processor_type": "Processor", "auto_map": {"AutoImageProcessor": "own.Processor"}}
     (tmp_path / file).write_text(json.dumps(facts))

@@ -334,4 +334,6 @@ def test_a_file_name_that_is_no_text(tmp_path):
         warnings.simplefilter("error")
         assert not go_on(file).failures
     written = write_report(tmp_path / "out", tmp_path / "report")
-    assert any("b\\udcffd.png" in path.read_text(encoding="utf-8") for path in written if path.suffix in (".csv", ".html"))
+    assert any(
+        "b\\udcffd.png" in path.read_text(encoding="utf-8") for path in written if path.suffix in (".csv", ".html")
+    )

@@ -434,3 +434,14 @@ def test_what_ends_a_process_ends_it_and_nothing_is_left(tmp_path: Path, ending:
     assert {part for parts in left for part in parts} <= {".cache", ".config", "matplotlib"}
     names = {file.name for file in tmp_path.iterdir()} - {"__pycache__"}
     assert names == {"own.py", "space", "home"}
+
+
+def test_a_half_sent_request_is_closed(running: Running) -> None:
+    host, port = running.url.split("//")[1].rstrip("/").split(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
+        half.settimeout(40)
+        try:
+            assert half.recv(100) == b""
+        except ConnectionResetError:
+            pass

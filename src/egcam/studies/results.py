@@ -77,7 +77,9 @@ class Results:
             study = Study.model_validate(found.manifest.study)
         except (ValueError, TypeError) as error:
             said = " ".join(str(error).split())[:300]
-            raise ResultsError(f"the manifest in {found.folder} is of no study that this egcam knows: {said}") from error
+            raise ResultsError(
+                f"the manifest in {found.folder} is of no study that this egcam knows: {said}"
+            ) from error
         done = found.columns(progress)
         # A folder may also hold what an earlier form of the study asked for.
         asked = done.model.placed(one.label for one in study.models) >= 0

@@ -28,6 +28,7 @@ class Limits:
         waiting: how many requests may wait; others are asked to come back later.
         sessions: how many sessions' results are kept in memory.
         folder_megabytes: of everything in the temporary folder.
+        folder_files: how many files and folders may be in it.
         keep_seconds: how long a file stays in it.
     """
 
@@ -37,6 +38,7 @@ class Limits:
     waiting: int = 100
     sessions: int = 100
     folder_megabytes: float = 2000.0
+    folder_files: int = 20_000
     keep_seconds: float = 3600.0
 
     @property

@@ -80,6 +80,7 @@ def _launch(
     from starlette.middleware import Middleware
 
     from egcam.web.actions import Actions
+    from egcam.web.connections import bounded
     from egcam.web.middleware import Guard
     from egcam.web.page import build
     from egcam.web.shared_model import share
@@ -111,6 +112,7 @@ def _launch(
         css=page.css,
         js=page.script,
     )
+    bounded(page.blocks.server)
     if login is not None:
         login.is_started = True
     return page.blocks
