@@ -26,6 +26,7 @@ from egcam.studies.specs import (
     ReferenceSpec,
     RunSpec,
     Study,
+    StudyFile,
     is_path,
     placed,
     reference_source,
