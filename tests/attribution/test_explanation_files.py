@@ -283,3 +283,15 @@ def test_a_size_that_no_image_has_is_refused(tmp_path):
     (tmp_path / "explanation.json").write_text(json.dumps({**facts, "size": [60_000, 60_000]}))
     with pytest.raises(InputError, match=r"its size cannot be \[60000, 60000\]"):
         Explanation.load(tmp_path)
+
+
+def test_what_a_link_in_the_folder_leads_to_is_left_alone(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in ("explanation.npz", "explanation.json", "heatmap_0.png", "overlay_0.png"):
+        (tmp_path / name).write_text("precious")
+        (folder / name).symlink_to(tmp_path / name)
+    explanation = egcam.explain(small_net(), pictures(1))
+    explanation.save(folder)
+    assert all((tmp_path / name).read_text() == "precious" for name in names(folder))
+    same(Explanation.load(folder), explanation)

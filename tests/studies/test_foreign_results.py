@@ -132,7 +132,7 @@ def test_a_report_on_forged_parts_ends_in_a_sentence(whole: Path, tmp_path: Path
 
 def test_a_map_that_stands_in_a_dictionary_is_not_unpacked_for_each_row(whole: Path, tmp_path: Path) -> None:
     folder = forged(whole, tmp_path / "out", lambda rows, schema: None, use_dictionary=True)
-    with pytest.raises(StoreError, match="the column (map|picture) is a dictionary"):
+    with pytest.raises(StoreError, match=r"the column (map|picture) is a dictionary"):
         Store(folder).outcomes()
 
 

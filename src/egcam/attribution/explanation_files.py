@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import ZipFile
 
 import numpy as np
@@ -52,7 +52,8 @@ def save(explanation: Explanation, folder: str | Path, pictures: bool = True) ->
             _remove(folder, start)
     stem = _stem(explanation.start)
     arrays = {name: _to_numpy(tensor) for name, tensor in _tensors(explanation).items()}
-    np.savez_compressed(folder / f"{stem}.npz", **arrays)  # type: ignore[arg-type]
+    with _new(folder / f"{stem}.npz") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     numbers = range(explanation.start, explanation.start + len(explanation))
     kinds = [] if not pictures else ["heatmap"] if explanation.images is None else ["heatmap", "overlay"]
     names = [f"{kind}_{number}.png" for kind in kinds for number in numbers]
@@ -61,14 +62,23 @@ def save(explanation: Explanation, folder: str | Path, pictures: bool = True) ->
     facts = _facts(explanation, names + moving)
     # Before the pictures, so that those of a save that was interrupted are accounted for.
     text = json.dumps(facts, indent=2, ensure_ascii=False, default=_plain_number)
-    (folder / f"{stem}.json").write_text(text + "\n", encoding="utf-8")
+    with _new(folder / f"{stem}.json") as file:
+        file.write(f"{text}\n".encode())
     for kind in kinds:
         drawn = explanation._heat_pictures() if kind == "heatmap" else explanation.overlay()
         for number, picture in zip(numbers, drawn, strict=True):
-            picture.save(folder / f"{kind}_{number}.png")
+            with _new(folder / f"{kind}_{number}.png") as file:
+                picture.save(file, "PNG")
     for name, written in zip(moving, _animations(explanation) if moving else [], strict=True):
-        (folder / name).write_bytes(written)
+        with _new(folder / name) as file:
+            file.write(written)
     return folder
+
+
+def _new(path: Path) -> BinaryIO:
+    """A file in the place of whatever lies there; where that is a link, what it leads to is left alone."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
 
 
 def load(folder: str | Path, start: int | None = None) -> Explanation:
