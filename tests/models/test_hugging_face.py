@@ -73,7 +73,11 @@ def test_classifiers_without_arguments(
     grid: tuple[int, int],
     keywords: dict[str, Any],
 ) -> None:
-    model = with_scores(seeded(lambda: made(kind, options)))
+    plain = seeded(lambda: made(kind, options))
+    is_old = tuple(map(int, hf.__version__.split(".")[:2])) < (5, 10)
+    if is_old and layer.partition(":")[0] not in dict(plain.named_modules()):
+        pytest.skip("its layers have other names in this transformers")
+    model = with_scores(plain)
     images = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(1))
     check(model, images, layer, layout, grid, **keywords)
 
@@ -106,7 +110,7 @@ def saved(folder: Path, processor: Any, **options: Any) -> Path:
 def test_the_preprocessing_is_that_of_the_image_processor(kind: str, tmp_path: Path) -> None:
     processor = PROCESSORS[kind]()
     classifier = egcam.zoo.load(str(saved(tmp_path, processor)), device="cpu")
-    wanted = torch.as_tensor(processor(images=PHOTO, return_tensors="np")["pixel_values"][0])
+    wanted = torch.as_tensor(processor(images=PHOTO, return_tensors="pt")["pixel_values"][0])
     found = classifier.preprocess(PHOTO)
     assert found.shape == wanted.shape
     # Another resampling rounds otherwise, and the centre of an odd margin may lie one pixel off.

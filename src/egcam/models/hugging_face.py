@@ -206,7 +206,7 @@ def _check_alike(name: str, found: Preprocessing, processor: Any) -> None:
     ramp = np.linspace(0, 255, 320)
     across, down = np.meshgrid(ramp, ramp[:256])
     image = Image.fromarray(np.stack([across, down, 255 - across / 2 - down / 3], 2).astype(np.uint8))
-    wanted = torch.as_tensor(np.asarray(processor(images=image, return_tensors="np")["pixel_values"][0])).float()
+    wanted = torch.as_tensor(processor(images=image, return_tensors="pt")["pixel_values"][0]).float()
     ours = found(image)
     if ours.shape != wanted.shape or (ours - wanted).abs().mean() > 0.02 * wanted.std():
         raise ModelError(

@@ -14,6 +14,7 @@ from typing import Any
 from egcam.errors import InputError, require
 from egcam.models.zoo import Classifier
 from egcam.web.folder import temporary_folder
+from egcam.web.jobs import end_all
 from egcam.web.limits import Limits
 from egcam.web.login import Login
 
@@ -56,6 +57,7 @@ def serve(
         try:
             yield Running(str(blocks.local_url), folder)
         finally:
+            end_all()
             blocks.close(verbose=False)
 
 
