@@ -73,8 +73,9 @@ class Results:
     def of(cls, source: Sourced, progress: Progress | None = None) -> Results:
         """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
         found = source if isinstance(source, Store) else Store(source)
+        asked_for = found.manifest.study
         try:
-            study = Study.model_validate(found.manifest.study)
+            study = Study.model_validate(asked_for)
         except (ValueError, TypeError) as error:
             said = " ".join(str(error).split())[:300]
             raise ResultsError(
