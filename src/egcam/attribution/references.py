@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import SamplingError, check_known
-from egcam.imagefiles import opened
 from egcam.imageops import gaussian_blur, places, size_of
 from egcam.rng import generator, like
 
@@ -403,6 +402,8 @@ def _scaled(crops: Tensor, height: int, width: int) -> Tensor:
 def _photographs() -> Tensor:
     """(64, 3, 160, 160) in [0, 1]."""
     import numpy as np
+
+    from egcam.imagefiles import opened
 
     with opened(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
         pixels = torch.from_numpy(np.array(sheet.convert("RGB"))).float() / 255
