@@ -127,7 +127,7 @@ def test_references_from_the_data(tmp_path):
 
 def test_references_that_no_method_uses_do_not_matter(tmp_path):
     methods = STUDY.replace('["grad-cam", "expected", "layer-cam"]', '["grad-cam", "layer-cam"]')
-    begun(tmp_path, methods.replace('[method.expected]\nmethod = "expected-grad-cam"\nsamples = 4\n', ""), limit=1)
+    begun(tmp_path, methods.replace('[method.expected]\nmethod = "slope-cam"\nsamples = 4\n', ""), limit=1)
     assert Store(tmp_path / "out").manifest.references == {}
 
 

@@ -48,7 +48,7 @@ def visitor(running: Running) -> Iterator[Visitor]:
     made.close()
 
 
-def _right_map(seed: int, target: int | None, samples: int = 4, method: str = "expected-grad-cam") -> np.ndarray:
+def _right_map(seed: int, target: int | None, samples: int = 4, method: str = "slope-cam") -> np.ndarray:
     classifier = tiny_classifier()
     images = classifier.preprocess(picture(seed))[None]
     taken = {"samples": samples} if "samples" in egcam.attribution.registry.takes(method) else {}
@@ -57,12 +57,12 @@ def _right_map(seed: int, target: int | None, samples: int = 4, method: str = "e
 
 def test_an_upload_is_explained_and_the_map_is_right(visitor: Visitor) -> None:
     shown = visitor.open(encoded(picture(1)), "one.png")
-    assert "Expected Grad-CAM for" in shown[0]
-    assert 'alt="Expected Grad-CAM for' in shown[5]
-    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(1, None))
+    assert "SlopeCAM for" in shown[0]
+    assert 'alt="SlopeCAM for' in shown[5]
+    np.testing.assert_array_equal(visitor.maps()["maps/slope-cam"], _right_map(1, None))
 
 
-@pytest.mark.parametrize(("method", "passes"), [("expected-grad-cam", 1 + 32), ("integrated-grad-cam", 52)])
+@pytest.mark.parametrize(("method", "passes"), [("slope-cam", 1 + 32), ("integrated-grad-cam", 52)])
 def test_unless_told_otherwise_the_page_does_as_egcam_explain(visitor: Visitor, method: str, passes: int) -> None:
     samples, reference = visitor.component("samples")["value"], visitor.component("reference")["value"]
     visitor.open(encoded(picture(1)), "one.png", (method, None, samples, reference))
@@ -80,7 +80,7 @@ def test_another_class_is_another_map(visitor: Visitor) -> None:
     visitor.open(encoded(picture(2)), "two.png")
     for target in range(len(CLASSES)):
         visitor.explain(target)
-        np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(2, target))
+        np.testing.assert_array_equal(visitor.maps()["maps/slope-cam"], _right_map(2, target))
 
 
 def test_compare_metrics_and_saturation(visitor: Visitor) -> None:
@@ -104,7 +104,7 @@ def test_visitors_at_once_get_their_own_maps(running: Running) -> None:
         one = Visitor(running.url)
         one.open(encoded(picture(number)), "same-name.png")
         one.explain(number % 3)
-        found = one.maps()["maps/expected-grad-cam"]
+        found = one.maps()["maps/slope-cam"]
         one.close()
         return np.array_equal(found, _right_map(number, number % 3))
 
@@ -149,7 +149,7 @@ def test_a_strip_is_explained_without_taking_the_memory_of_all(
 
     monkeypatch.setattr(Image.Image, "resize", counted)
     strip = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
-    assert "Expected Grad-CAM for" in visitor.open(encoded(strip), "strip.png")[0]
+    assert "SlopeCAM for" in visitor.open(encoded(strip), "strip.png")[0]
     assert made
 
 
@@ -157,7 +157,7 @@ def test_a_refused_image_leaves_the_one_before_alone(visitor: Visitor) -> None:
     visitor.open(encoded(picture(4)), "four.png")
     visitor.open(b"text", "text.png")
     visitor.explain(1)
-    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(4, 1))
+    np.testing.assert_array_equal(visitor.maps()["maps/slope-cam"], _right_map(4, 1))
 
 
 def test_a_file_over_the_limit_is_refused_before_it_is_kept(running: Running, visitor: Visitor) -> None:
@@ -291,7 +291,7 @@ def test_a_class_there_is_not_leaves_the_former_one(visitor: Visitor, typed: Any
     assert (shown, top, changed) == (1, kept, kept)
     # The page asks for the map all the same, with the ticket it has: nothing is done.
     assert not _is_text_shown(_explain_class(visitor, ticket))
-    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(2, 1))
+    np.testing.assert_array_equal(visitor.maps()["maps/slope-cam"], _right_map(2, 1))
 
 
 @pytest.mark.parametrize("typed", [2, "2", "bird", " BIRD"])
@@ -301,7 +301,7 @@ def test_a_class_can_be_typed_by_name_or_number(visitor: Visitor, typed: Any) ->
     _, ticket, _, shown, top, changed = _begin_class(visitor, typed)
     assert (shown, top, changed) == (2, 2, ticket)
     _explain_class(visitor, ticket)
-    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(2, 2))
+    np.testing.assert_array_equal(visitor.maps()["maps/slope-cam"], _right_map(2, 2))
     # Gradio tells of a choice twice, and once more when the list is left.
     for again in (typed, shown, "", None):
         assert _begin_class(visitor, again)[3] == 2
@@ -318,7 +318,7 @@ def test_requests_with_too_few_values_or_too_large_ones_do_no_harm(visitor: Visi
     assert not visitor.queued("explain", [])["success"]
     assert not visitor.queued("explain", [0, None, None, "x" * 300_000])["success"]
     visitor.open(encoded(picture(6)), "six.png")
-    np.testing.assert_array_equal(visitor.maps()["maps/expected-grad-cam"], _right_map(6, None))
+    np.testing.assert_array_equal(visitor.maps()["maps/slope-cam"], _right_map(6, None))
 
 
 def test_work_of_an_earlier_turn_is_not_done(visitor: Visitor) -> None:
@@ -353,7 +353,7 @@ def test_stop_ends_running_work_soon() -> None:
         assert "Stopped" in shown.result(60)[0]
         holding.remove()
         # The network is free again, and what is asked next is answered.
-        assert "Expected Grad-CAM for" in visitor.explain(1)[0]
+        assert "SlopeCAM for" in visitor.explain(1)[0]
         visitor.close()
         other.close()
     taken = sum(passes.acquire(blocking=False) for _ in range(1000))

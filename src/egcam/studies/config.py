@@ -72,14 +72,14 @@ def read_study(text: str, folder: str | Path = ".", where: str = "the study") ->
     Example:
         >>> study = read_study('''
         ... name = "tiny"
-        ... methods = ["grad-cam", "expected-grad-cam"]
+        ... methods = ["grad-cam", "slope-cam"]
         ... metrics = ["sparseness"]
         ... [data]
         ... kind = "folder"
         ... path = "photos"
         ... [[models]]
         ... name = "efficientnet-lite0"
-        ... [method.expected-grad-cam]
+        ... [method.slope-cam]
         ... samples = 8
         ... ''')
         >>> study.methods[1].options

@@ -81,7 +81,7 @@ class Network:
         return {**given, **method.options, **reference, **limit}
 
     def reference(self, source: str) -> Any:
-        """What Expected Grad-CAM compares with."""
+        """What SlopeCAM compares with."""
         if source not in self.references:
             self.references[source] = self._drawn(source)
         return self.references[source]

@@ -153,7 +153,7 @@ class DataSpec:
 
 @dataclass(frozen=True, config=_CHECKED)
 class ReferenceSpec:
-    """What Expected Grad-CAM compares with.
+    """What SlopeCAM compares with.
 
     Attributes:
         source: "data" for other images of the same data, a folder, or a name such as "blurred"; "usual", what each
@@ -242,7 +242,7 @@ class Study(Outline, RunSpec):
         data: the images.
         methods: what explains.
         metrics: what scores.
-        reference: what Expected Grad-CAM compares with.
+        reference: what SlopeCAM compares with.
         target: explain the prediction, the class with the second highest score, or the image's label.
         protocol: "paper" or "default", for metrics with conventions of either.
         seed: of methods and metrics.

@@ -64,7 +64,7 @@ class ModelSection:
         table: their scores.
         summary: against the baseline.
         reliability: of each metric, by split halves.
-        interpretations: of each form of Expected Grad-CAM.
+        interpretations: of each form of SlopeCAM.
         ranking: mean ranks over metrics.
         curves: mean perturbation curves, by metric and method.
         curve_images: how many images the curves of a metric are over.
@@ -98,7 +98,7 @@ class Report:
         warnings: what must be known first.
         labels: what methods are called.
         looks: how methods are drawn.
-        expected: the names of Expected Grad-CAM, in its forms.
+        expected: the names of SlopeCAM, in its forms.
         baseline: the method that others are compared with.
         sections: one for each model.
         unscored: models without an image that all methods have finished.
@@ -119,7 +119,7 @@ class Report:
     primary: str | None = None
 
     def statements(self, section: ModelSection) -> list[tuple[str, list[str]]]:
-        """For each form of Expected Grad-CAM (all methods, in a study without), how it stands to the baseline."""
+        """For each form of SlopeCAM (all methods, in a study without), how it stands to the baseline."""
         methods = self.expected or tuple(self.labels)
         return [
             (
@@ -134,7 +134,7 @@ class Report:
         ]
 
     def interpretations(self, section: ModelSection) -> list[tuple[str, list[str]]]:
-        """What the numbers of a model say of each form of Expected Grad-CAM."""
+        """What the numbers of a model say of each form of SlopeCAM."""
         return [(found.method, sentences(found, self.labels)) for found in section.interpretations]
 
     def caution(self, section: ModelSection) -> str:
