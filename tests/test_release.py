@@ -53,6 +53,18 @@ def test_ci_runs_every_python_that_is_promised():
     assert PROJECT["requires-python"] == f">={promised[0]}"
 
 
+def test_windows_is_not_promised_while_studies_do_without_it():
+    systems = {one.rpartition(" ")[2] for one in PROJECT["classifiers"] if one.startswith("Operating System")}
+    assert systems == {"Linux", "MacOS"}
+
+
+def test_ci_runs_the_lowest_versions():
+    steps = yaml_of(".github/workflows/ci.yml")["jobs"]["lowest"]["steps"]
+    assert steps[-1]["run"] == "bash .ci/lowest"
+    # attention needs aten._safe_softmax, which torch 2.4 lacks; typer 0.12 breaks with the click that comes with it.
+    assert {"torch>=2.5", "typer>=0.16"} <= set(PROJECT["dependencies"])
+
+
 def test_publishing_takes_no_token_and_attests():
     publish = yaml_of(".github/workflows/release.yml")["jobs"]["publish"]
     assert publish["permissions"]["id-token"] == "write"

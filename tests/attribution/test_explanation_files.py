@@ -261,3 +261,37 @@ def test_deep_json_and_spoilt_archives_are_refused(tmp_path):
         spoil(folder)
         with pytest.raises(InputError, match=f"{spoil.__name__}.*cannot be read"):
             Explanation.load(folder)
+
+
+# -- somebody else's files ---------------------------------------------------------------------------
+
+
+def test_numbers_that_unpack_to_far_more_than_the_file_are_not_unpacked(tmp_path, monkeypatch):
+    egcam.explain(small_net(), pictures(2)).save(tmp_path, pictures=False)
+    with ZipFile(tmp_path / "explanation.npz", "w", ZIP_DEFLATED) as archive, archive.open("maps.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (75, 1000, 1000)})
+        for _ in range(300):
+            file.write(bytes(1_000_000))
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was unpacked"))
+    with pytest.raises(InputError, match=r"[\d,]+ bytes unpack to 300,000,\d+, which egcam did not write"):
+        Explanation.load(tmp_path)
+
+
+def test_a_size_that_no_image_has_is_refused(tmp_path):
+    egcam.explain(small_net(), pictures(2)).save(tmp_path, pictures=False)
+    facts = json.loads((tmp_path / "explanation.json").read_text())
+    (tmp_path / "explanation.json").write_text(json.dumps({**facts, "size": [60_000, 60_000]}))
+    with pytest.raises(InputError, match=r"its size cannot be \[60000, 60000\]"):
+        Explanation.load(tmp_path)
+
+
+def test_what_a_link_in_the_folder_leads_to_is_left_alone(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in ("explanation.npz", "explanation.json", "heatmap_0.png", "overlay_0.png"):
+        (tmp_path / name).write_text("precious")
+        (folder / name).symlink_to(tmp_path / name)
+    explanation = egcam.explain(small_net(), pictures(1))
+    explanation.save(folder)
+    assert all((tmp_path / name).read_text() == "precious" for name in names(folder))
+    same(Explanation.load(folder), explanation)

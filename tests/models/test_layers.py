@@ -201,6 +201,11 @@ def test_torchvision_transformers_without_numbers_are_refused_with_a_proposal(na
 @pytest.mark.parametrize("name", sorted(TIMM))
 def test_timm(name):
     model = timm_model(name)
+    if name.startswith("efficientvit_b"):
+        try:
+            torch.autocast("meta", enabled=False)
+        except RuntimeError:
+            pytest.skip("this torch has no autocast without pixels, which the model switches off")
     assert egcam.find_layer(model, torch.empty(1, *model.default_cfg["input_size"], device="meta")) == TIMM[name]
 
 

@@ -88,6 +88,12 @@ def test_the_shape_is_torchs(case):
     ],
 )
 def test_what_torch_refuses_is_refused(wrong):
+    try:
+        wrong()
+    except (RuntimeError, IndexError, ValueError):
+        pass
+    else:
+        pytest.skip("this torch does not refuse it without pixels")
     with pytest.raises((RuntimeError, IndexError, ValueError)), QuickShapes():
         wrong()
 

@@ -2,7 +2,9 @@
 
 import csv
 import os
+import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from egcam.studies.config import load_study
 from egcam.studies.datasets import open_dataset
 from egcam.studies.inputs import StoredInput, check_unchanged, content_of
 from egcam.studies.records import Unit
+from egcam.studies.report import write_report
 from egcam.studies.runner import run_study
 from egcam.studies.source_files import source_checksums
 from egcam.studies.store import Store, StoreError
@@ -288,3 +291,49 @@ def test_what_is_not_asked_for_is_not_compared(tmp_path, monkeypatch):
     go_on(file, part=(1, 2))
     with pytest.raises(StoreError, match=first_name(file, 3)):
         go_on(file, part=(2, 2))
+
+
+class ReplacesFirst(InProcess):
+    """Puts another picture in the place of the first one, just before the first unit."""
+
+    def __init__(self, photo):
+        super().__init__()
+        self.photo, self.kept = photo, photo.read_bytes()
+
+    def outcomes(self, job, shards):
+        repaint(self.photo)
+        yield from super().outcomes(job, shards)
+
+
+def test_an_image_replaced_before_its_first_unit_fails_and_can_be_put_back(tmp_path):
+    file = write_study(tmp_path, 3, PLAIN)
+    photo = tmp_path / "photos" / first_name(file)
+    engine = ReplacesFirst(photo)
+    results = run_study(file, tmp_path / "out", engine=engine)
+    failed = {unit.image for unit in Store(tmp_path / "out").errors()}
+    assert failed == {0}
+    assert "other pixels; put the old file back" in next(iter(Store(tmp_path / "out").errors().values()))
+    assert len(results.failures) == 2 * 3
+    # With the old file the study goes on, and has what it would have had.
+    photo.write_bytes(engine.kept)
+    mended = run_study(file, tmp_path / "out", engine=InProcess(), retry_failed=True)
+    assert not mended.failures
+    assert numbers(mended) == numbers(run_study(file, tmp_path / "undisturbed", engine=InProcess()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux")
+def test_a_file_name_that_is_no_text(tmp_path):
+    file = write_study(tmp_path, 2, PLAIN)
+    odd = os.fsdecode(b"b\xffd.png")
+    os.rename(tmp_path / "photos" / first_name(file), tmp_path / "photos" / odd)
+    results = run_study(file, tmp_path / "out", engine=InProcess())
+    assert not results.failures
+    assert Store(tmp_path / "out").manifest.data.names == tuple(open_dataset(load_study(file).data).names)
+    assert odd in Store(tmp_path / "out").manifest.data.names
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not go_on(file).failures
+    written = write_report(tmp_path / "out", tmp_path / "report")
+    assert any(
+        "b\\udcffd.png" in path.read_text(encoding="utf-8") for path in written if path.suffix in (".csv", ".html")
+    )

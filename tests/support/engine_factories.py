@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -181,6 +182,20 @@ def printing(config: Mapping[str, Any]) -> Work:
         print("y" * 300_000, file=sys.stderr)
         os.write(1, b"z" * 300_000)
         assert sys.stdin.read() == ""
+        return outcome(unit, number(unit))
+
+    return work
+
+
+def leaving(config: Mapping[str, Any]) -> Work:
+    """Starts a process that would run for minutes; on request dies then, or hangs."""
+
+    def work(unit: Unit) -> Outcome:
+        started = subprocess.Popen(["sleep", "300"])
+        with Path(config["diary"]).open("a") as diary:
+            diary.write(f"{started.pid}\n")
+        if config.get("then") == "die":
+            os._exit(3)
         return outcome(unit, number(unit))
 
     return work

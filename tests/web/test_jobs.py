@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, shares
+from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, end_all, shares
 
 _PATIENCE = 60.0
 
@@ -147,3 +147,16 @@ def test_the_work_of_a_turn_is_begun_once():
     with pytest.raises(Stopped):
         turn.take(1)
     turn.take(2)
+
+
+def test_all_work_can_be_ended_before_the_process_does() -> None:
+    steps = _Steps()
+    running = shares(steps, Turn())
+    next(running)
+    assert steps.is_inside.wait(_PATIENCE)
+    # Within a step it cannot be ended; as soon as that is over it is, and `end_all` waits for that.
+    threading.Timer(0.3, steps.may_go.set).start()
+    end_all(_PATIENCE)
+    assert steps.made == 1
+    assert not [thread for thread in threading.enumerate() if "_run" in thread.name and thread.is_alive()]
+    running.close()

@@ -50,9 +50,16 @@ def test_documents_with_scripts_are_no_images(tmp_path: Path, content: bytes) ->
     assert "is text, not an image" in _refused(tmp_path, content, "drawing.svg")
 
 
-def test_a_kind_that_would_start_other_programs_is_refused_unread(tmp_path: Path) -> None:
+def test_a_kind_that_would_start_other_programs_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("PIL.EpsImagePlugin.EpsImageFile._open", lambda *_: pytest.fail("it was looked into"))
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
-    assert "is a EPS file, which this page does not read" in _refused(tmp_path, script, "drawing.png")
+    assert "is text, not an image: pass an image file, PNG" in _refused(tmp_path, script, "drawing.png")
+
+
+def test_the_page_reads_fewer_kinds_than_the_command(tmp_path: Path) -> None:
+    assert "is not an image of these kinds" in _refused(tmp_path, encoded(PIXELS, "TGA"), "photo.png")
 
 
 def test_a_bomb_is_refused_before_it_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

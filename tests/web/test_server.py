@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -434,3 +435,12 @@ def test_what_ends_a_process_ends_it_and_nothing_is_left(tmp_path: Path, ending:
     assert {part for parts in left for part in parts} <= {".cache", ".config", "matplotlib"}
     names = {file.name for file in tmp_path.iterdir()} - {"__pycache__"}
     assert names == {"own.py", "space", "home"}
+
+
+def test_a_half_sent_request_is_closed(running: Running) -> None:
+    host, port = running.url.split("//")[1].rstrip("/").split(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
+        half.settimeout(40)
+        with suppress(ConnectionResetError):
+            assert half.recv(100) == b""

@@ -12,8 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -32,6 +34,9 @@ _SIDES = ("total", "expected", "around", "exact", "attributions")
 _COMPLETE = "completeness_"
 _ALIKE = ("method", "layer", "reference", "size", "options", "classes", "weights_checksum", "crop")
 _KNOWN = (*_TENSORS, *(f"{_COMPLETE}{name}" for name in _SIDES))
+# Of the explained images, and of what the numbers of one file unpack to: the files may be somebody else's.
+_LARGEST_IMAGE = 2**28
+_UNPACKED, _TIMES_AS_LARGE = 2**28, 100
 _RECORD = re.compile(r"explanation(?:_([1-9][0-9]*))?\.json")
 _PICTURE = re.compile(r"(?:heatmap|overlay)_[0-9]+\.(?:png|gif)")
 
@@ -48,7 +53,8 @@ def save(explanation: Explanation, folder: str | Path, pictures: bool = True) ->
             _remove(folder, start)
     stem = _stem(explanation.start)
     arrays = {name: _to_numpy(tensor) for name, tensor in _tensors(explanation).items()}
-    np.savez_compressed(folder / f"{stem}.npz", **arrays)  # type: ignore[arg-type]
+    with _new(folder / f"{stem}.npz") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     numbers = range(explanation.start, explanation.start + len(explanation))
     kinds = [] if not pictures else ["heatmap"] if explanation.images is None else ["heatmap", "overlay"]
     names = [f"{kind}_{number}.png" for kind in kinds for number in numbers]
@@ -57,14 +63,23 @@ def save(explanation: Explanation, folder: str | Path, pictures: bool = True) ->
     facts = _facts(explanation, names + moving)
     # Before the pictures, so that those of a save that was interrupted are accounted for.
     text = json.dumps(facts, indent=2, ensure_ascii=False, default=_plain_number)
-    (folder / f"{stem}.json").write_text(text + "\n", encoding="utf-8")
+    with _new(folder / f"{stem}.json") as file:
+        file.write(f"{text}\n".encode())
     for kind in kinds:
         drawn = explanation._heat_pictures() if kind == "heatmap" else explanation.overlay()
         for number, picture in zip(numbers, drawn, strict=True):
-            picture.save(folder / f"{kind}_{number}.png")
+            with _new(folder / f"{kind}_{number}.png") as file:
+                picture.save(file, "PNG")
     for name, written in zip(moving, _animations(explanation) if moving else [], strict=True):
-        (folder / name).write_bytes(written)
+        with _new(folder / name) as file:
+            file.write(written)
     return folder
+
+
+def _new(path: Path) -> BinaryIO:
+    """A file in the place of whatever lies there; where that is a link, what it leads to is left alone."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
 
 
 def load(folder: str | Path, start: int | None = None) -> Explanation:
@@ -193,6 +208,7 @@ def _read_batch(folder: Path, start: int) -> Explanation:
     facts = _record(folder, start)
     _check_facts(facts)
     tensors: dict[str, Tensor | None] = dict.fromkeys(_KNOWN)
+    _check_unpacked(folder / f"{_stem(start)}.npz")
     with np.load(folder / f"{_stem(start)}.npz", allow_pickle=False) as arrays:
         for name in arrays.files:
             array = arrays[name]
@@ -236,6 +252,14 @@ def _loaded_crop(saved: Any) -> Crop | None:
     return Crop(box, size)
 
 
+def _check_unpacked(file: Path) -> None:
+    """Refuse what takes far more memory than file, before it is unpacked."""
+    with ZipFile(file) as archive:
+        unpacked, packed = sum(one.file_size for one in archive.infolist()), file.stat().st_size
+    if unpacked > max(_UNPACKED, _TIMES_AS_LARGE * packed):
+        raise ValueError(f"{packed:,} bytes unpack to {unpacked:,}, which egcam did not write")
+
+
 def _check_facts(facts: dict[str, Any]) -> None:
     size, classes = facts["size"], facts["classes"]
     # Those written before there were checksums have none.
@@ -244,7 +268,10 @@ def _check_facts(facts: dict[str, Any]) -> None:
         "method": isinstance(facts["method"], str),
         "layer": isinstance(facts["layer"], str),
         "reference": isinstance(facts["reference"], str | None),
-        "size": isinstance(size, list) and 1 <= len(size) <= 3 and all(type(side) is int and side > 0 for side in size),
+        "size": isinstance(size, list)
+        and 1 <= len(size) <= 3
+        and all(type(side) is int and side > 0 for side in size)
+        and prod(size) <= _LARGEST_IMAGE,
         "passes": type(facts["passes"]) is int,
         "tails": type(facts["tails"]) is int,
         "options": isinstance(facts["options"], dict),

@@ -529,9 +529,10 @@ def _scaled(crops: Tensor, height: int, width: int) -> Tensor:
 def _photographs() -> Tensor:
     """(64, 3, 160, 160) in [0, 1]."""
     import numpy as np
-    from PIL import Image
 
-    with Image.open(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
+    from egcam.imagefiles import opened
+
+    with opened(Path(__file__).parents[1] / "data" / "photographs.jpg") as sheet:
         pixels = torch.from_numpy(np.array(sheet.convert("RGB"))).float() / 255
     return pixels.unfold(0, _SIDE, _SIDE).unfold(1, _SIDE, _SIDE).flatten(0, 1)
 

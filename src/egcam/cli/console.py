@@ -157,9 +157,12 @@ def answering(command: Command) -> Command:
     @wraps(command)
     def answered(*arguments: Any, **options: Any) -> None:
         command_runs()
+        as_json = bool(options.get("as_json"))
         try:
-            with clear_errors(bool(options.get("as_json"))), plain_warnings():
-                raise typer.Exit(command(*arguments, **options) or DONE)
+            with clear_errors(as_json), plain_warnings():
+                code = command(*arguments, **options) or DONE
+                _flush(as_json)
+                raise typer.Exit(code)
         except KeyboardInterrupt:
             say("egcam: stopped")
             raise typer.Exit(STOPPED) from None
@@ -167,10 +170,24 @@ def answering(command: Command) -> Command:
     return answered  # type: ignore[return-value]
 
 
+def _flush(as_json: bool) -> None:
+    """See to it that the answer has arrived: what is still in a buffer would fail once nobody can say so."""
+    if sys.stdout is None:
+        if as_json:
+            raise OSError(errno.EBADF, "the answer cannot be written: standard output is closed")
+        return
+    sys.stdout.flush()
+
+
 def _end(error: BaseException, code: int, as_json: bool) -> NoReturn:
     print_error(error)
-    if as_json:
-        print_json({"error": str(error), "exit_code": code})
+    try:
+        if as_json:
+            print_json({"error": str(error), "exit_code": code})
+        _flush(False)
+    except OSError:
+        # Standard output takes nothing any more, and Python would try again when it ends.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     raise typer.Exit(code) from error
 
 

@@ -21,6 +21,8 @@ from egcam.models.preprocessing import FlippedPreprocessing, Interpolation, Prep
 from egcam.models.targets import known_classes
 from egcam.models.weights import one_line
 
+# transformers would ask whether to run a model's own code, and take "y" from a pipe, too.
+_NO_CODE = {"trust_remote_code": False}
 _RESAMPLING: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
@@ -40,7 +42,7 @@ def hugging_face(name: str, pretrained: bool = True, texts: Sequence[str] | None
     require("transformers", "hf", f"the model hf:{name}")
     library: Any = importlib.import_module("transformers")
     with no_vain_retries():
-        config = _read(name, lambda: library.AutoConfig.from_pretrained(name))
+        config = _read(name, lambda: library.AutoConfig.from_pretrained(name, **_NO_CODE))
         compares = hasattr(config, "text_config") and hasattr(config, "vision_config")
         if compares and not texts:
             raise ModelError(f"hf:{name} compares images with texts: say which, texts=[…] (the command: --text …)")
@@ -48,7 +50,7 @@ def hugging_face(name: str, pretrained: bool = True, texts: Sequence[str] | None
             raise ModelError(f"hf:{name} has classes of its own and compares no images with texts: leave the texts out")
         model = _model(library, name, config, pretrained, compares)
         kind = library.AutoProcessor if compares else library.AutoImageProcessor
-        processor = _read(name, lambda: kind.from_pretrained(name))
+        processor = _read(name, lambda: kind.from_pretrained(name, **_NO_CODE))
     preprocessing = _preprocessing(name, processor.image_processor if compares else processor)
     if texts:
         said = _tokens(processor, config, list(texts))
@@ -65,20 +67,25 @@ def hugging_face(name: str, pretrained: bool = True, texts: Sequence[str] | None
 
 
 def _read(name: str, read: Callable[[], Any]) -> Any:
-    if not is_folder(name):
-        return downloaded(f"hf:{name}", read)
     try:
-        return read()
+        return read() if is_folder(name) else downloaded(f"hf:{name}", read)
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"hf:{name} comes with code of its own, which egcam does not run; if you trust it, load it in "
+                "path/to/file.py:function, a function that returns a module"
+            ) from error
+        if isinstance(error, ModelError):
+            raise
         raise ModelError(f"the folder {name} could not be loaded: {one_line(error)}") from error
 
 
 def _model(library: Any, name: str, config: Any, pretrained: bool, compares: bool) -> nn.Module:
     kind = library.AutoModel if compares else library.AutoModelForImageClassification
     if not pretrained:
-        made: nn.Module = seeded(lambda: kind.from_config(config))
+        made: nn.Module = seeded(lambda: kind.from_config(config, **_NO_CODE))
         return made
-    model, info = _read(name, lambda: kind.from_pretrained(name, output_loading_info=True))
+    model, info = _read(name, lambda: kind.from_pretrained(name, output_loading_info=True, **_NO_CODE))
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelError(
@@ -199,7 +206,7 @@ def _check_alike(name: str, found: Preprocessing, processor: Any) -> None:
     ramp = np.linspace(0, 255, 320)
     across, down = np.meshgrid(ramp, ramp[:256])
     image = Image.fromarray(np.stack([across, down, 255 - across / 2 - down / 3], 2).astype(np.uint8))
-    wanted = torch.as_tensor(np.asarray(processor(images=image, return_tensors="np")["pixel_values"][0])).float()
+    wanted = torch.as_tensor(processor(images=image, return_tensors="pt")["pixel_values"][0]).float()
     ours = found(image)
     if ours.shape != wanted.shape or (ours - wanted).abs().mean() > 0.02 * wanted.std():
         raise ModelError(

@@ -64,7 +64,7 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """(C, H, W) the network's input."""
-        pixels = self._ordered(np.asarray(self._resized(image.convert("RGB")), dtype=np.float32)) / 255
+        pixels = self._ordered(np.asarray(self._resized(_in_rgb(image)), dtype=np.float32)) / 255
         normalized = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalized.transpose(2, 0, 1)))
 
@@ -107,7 +107,7 @@ class Preprocessing:
         # A part is never as large as the whole, so that a heat map knows which of them it is laid over.
         scale *= 2 if (round(width * scale), round(height * scale)) == image.size and box != (0, 0, *image.size) else 1
         size = (round(width * scale), round(height * scale))
-        image = image.convert("RGB")
+        image = _in_rgb(image)
         if self._is_strip(image):
             image, box = _surroundings(image, box)
         return image.resize(size, Image.Resampling.BICUBIC, box=box)
@@ -189,6 +189,11 @@ class FlippedPreprocessing(Preprocessing):
     def colours(self, images: Tensor) -> Tensor:
         """The same, with red first again."""
         return super().colours(images).flip(-3)
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    """The image itself where it is in RGB: a copy of a photograph is hundreds of megabytes."""
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _surroundings(image: Image.Image, box: Box) -> tuple[Image.Image, Box]:

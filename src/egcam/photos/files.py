@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from egcam.errors import InputError
+from egcam.imagefiles import KINDS, MAX_MEGAPIXELS, PHOTOGRAPHS, SUFFIXES, opened
 
-MAX_MEGAPIXELS = 100.0
-KINDS = "PNG, JPEG, WebP, BMP, GIF or TIFF"
-
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".jp2"}
-_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico"}
 _SIXTEEN_BITS = 65535
+# Images are turned into RGB by strips of so many pixels: beside image and result there are copies of a strip only.
+_STRIP = 2**20
 
 
-def read_image(path: str | Path, max_megapixels: float = MAX_MEGAPIXELS) -> Image.Image:
+def read_image(
+    path: str | Path, max_megapixels: float = MAX_MEGAPIXELS, formats: Sequence[str] = PHOTOGRAPHS
+) -> Image.Image:
     """The image in a file, upright and in RGB.
 
     The camera's rotation (EXIF) is applied; grey, palette, 1-bit, 16-bit and CMYK images become RGB; what is
@@ -30,6 +28,7 @@ def read_image(path: str | Path, max_megapixels: float = MAX_MEGAPIXELS) -> Imag
     Args:
         path: the file.
         max_megapixels: larger images are refused before their pixels are read.
+        formats: the kinds that are read, as Pillow calls them.
 
     Raises:
         InputError: when there is no such file, or it does not hold a complete image within the size limit.
@@ -43,17 +42,10 @@ def read_image(path: str | Path, max_megapixels: float = MAX_MEGAPIXELS) -> Imag
     """
     path = Path(path)
     _check_file(path)
-    with warnings.catch_warnings():
-        # The size limit here is ours and stricter; Pillow's warning would only add noise before it.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with _opened(path) as image:
-            _check_size(path, image, max_megapixels)
-            try:
-                image.load()
-                return _as_rgb(ImageOps.exif_transpose(image))
-            # Pillow's decoders answer damage with OSError, SyntaxError, EOFError, struct.error, zlib.error, …
-            except Exception as error:
-                raise InputError(f"{path} is damaged or cut short ({_first_line(error)}): save it again") from error
+    with opened(path, formats=formats, max_megapixels=max_megapixels) as image:
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+        return _as_rgb(image)
 
 
 def find_images(paths: Iterable[str | Path], recursive: bool = False) -> list[Path]:
@@ -77,7 +69,7 @@ def images_in(folder: Path, recursive: bool = False) -> list[Path]:
     return sorted(
         file
         for file in files
-        if file.suffix.lower() in _SUFFIXES
+        if file.suffix.lower() in SUFFIXES
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
         and file.is_file()
     )
@@ -104,65 +96,46 @@ def _similar(path: Path) -> str:
     return f": did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _opened(path: Path) -> Image.Image:
-    try:
-        return Image.open(path)
-    except UnidentifiedImageError as error:
-        kind = "is text, not an image" if _looks_like_text(path) else "is not an image, or a damaged one"
-        raise InputError(f"{path} {kind}: pass an image file, {KINDS}") from error
-    except Image.DecompressionBombError as error:
-        raise InputError(f"{path} is too large to read safely ({_first_line(error)}): scale it down") from error
-    except PermissionError as error:
-        raise InputError(f"{path} cannot be read: change its permissions") from error
-    except Exception as error:
-        raise InputError(f"{path} is damaged or cut short ({_first_line(error)}): save it again") from error
-
-
-def _check_size(path: Path, image: Image.Image, max_megapixels: float) -> None:
-    megapixels = image.width * image.height / 1e6
-    if megapixels > max_megapixels:
-        raise InputError(
-            f"{path} is too large: {image.width} x {image.height} pixels are {megapixels:.0f} megapixels, "
-            f"and the limit is {max_megapixels:g}; scale it down (networks see a few hundred pixels)"
-        )
-
-
-def _looks_like_text(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(1024)
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        # A character cut in two by the end of what was read is no sign of a binary file.
-        if error.start < len(head) - 4:
-            return False
-        text = head[: error.start].decode("utf-8")
-    return all(character.isprintable() or character.isspace() for character in text)
-
-
 def _as_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
+    """The image in RGB, on white."""
+    deep = _depth(image) if image.mode.startswith("I") or image.mode == "F" else None
+    result = Image.new("RGB", image.size)
+    for strip, top in _strips(image):
+        result.paste(_plain(strip, deep), (0, top))
+    return result
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[Image.Image, int]]:
+    """Some rows after others, and where they begin."""
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield image.crop((0, top, image.width, min(top + rows, image.height))), top
+
+
+def _plain(strip: Image.Image, deep: tuple[float, float] | None) -> Image.Image:
+    if deep is not None:
+        low, span = deep
+        numbers = (_numbers(strip) - low) / span
+        return Image.fromarray(np.rint(numbers * 255).astype(np.uint8)).convert("RGB")
+    if strip.has_transparency_data:
+        rgba = strip.convert("RGBA")
         white = Image.new("RGBA", rgba.size, "white")
         return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
+    return strip.convert("RGB")
 
 
-def _to_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Deep grey values as bytes: the 16-bit range, floats in [0, 1], else the range the file uses."""
-    numbers = np.nan_to_num(values.astype(np.float64))
-    low, high = float(numbers.min()), float(numbers.max())
+def _depth(image: Image.Image) -> tuple[float, float]:
+    """What becomes black, and how much above it white: the 16-bit range, floats in [0, 1], else the range in use."""
+    ends = [
+        (float(numbers.min()), float(numbers.max())) for numbers in map(_numbers, (one for one, _ in _strips(image)))
+    ]
+    low, high = min(one for one, _ in ends), max(one for _, one in ends)
     if low < 0 or high > _SIXTEEN_BITS:
-        scaled = (numbers - low) / max(high - low, 1e-300)
-    elif np.issubdtype(values.dtype, np.floating):
-        scaled = numbers / (1 if high <= 1 else 255 if high <= 255 else _SIXTEEN_BITS)
-    else:
-        scaled = numbers / _SIXTEEN_BITS
-    return np.rint(scaled * 255).astype(np.uint8)
+        return low, max(high - low, 1e-300)
+    if image.mode == "F":
+        return 0.0, 1.0 if high <= 1 else 255.0 if high <= 255 else float(_SIXTEEN_BITS)
+    return 0.0, float(_SIXTEEN_BITS)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _numbers(strip: Image.Image) -> npt.NDArray[np.float64]:
+    return np.nan_to_num(np.asarray(strip).astype(np.float64))

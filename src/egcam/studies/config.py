@@ -7,10 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
+from typing import TYPE_CHECKING, Any
 
 from egcam.attribution import registry
 from egcam.errors import EgcamError, MethodError, near_misses
@@ -20,6 +17,7 @@ from egcam.studies.datasets import DataError, files_of, kind_of, kinds, options_
 from egcam.studies.plugins import import_plugins
 from egcam.studies.specs import (
     SAID,
+    STUDY_FILE,
     DataSpec,
     MethodSpec,
     MetricSpec,
@@ -33,6 +31,9 @@ from egcam.studies.specs import (
     reference_source,
 )
 
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 _GIVEN_TO_METRICS = ("seed",)
 _GIVEN_TO_METHODS = ("layer", "seed")
 _TABLES = {"models": ModelSpec, "data": DataSpec, "reference": ReferenceSpec, "run": RunSpec}
@@ -42,7 +43,6 @@ _MISSING = {
     "methods": 'methods is missing:  methods = ["…", "…"]',
     "metrics": 'metrics is missing:  metrics = ["…", "…"]',
 }
-_FILE = TypeAdapter(StudyFile)
 
 
 class StudyError(EgcamError):
@@ -88,6 +88,8 @@ def read_study(text: str, folder: str | Path = ".", where: str = "the study") ->
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{where} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise StudyError(f"{where} is nested too deeply to be a study") from error
     try:
         return _study(content, Path(folder))
     except StudyError as error:
@@ -122,8 +124,10 @@ def identity(study: Study) -> dict[str, Any]:
 
 
 def _study(content: Mapping[str, Any], folder: Path) -> Study:
+    from pydantic import ValidationError
+
     try:
-        file = _FILE.validate_python(_with_data_options(content), context=folder)
+        file = STUDY_FILE.validate_python(_with_data_options(content), context=folder)
     except ValidationError as error:
         raise StudyError(_sentence(error)) from error
     _check_models(file.models)
@@ -237,6 +241,8 @@ def _method(name: str, options: Mapping[str, Any], folder: Path) -> MethodSpec:
             raise StudyError(f"method.{name}.{key} is no option of {base}; {registry.ELSEWHERE[key]}")
     _check_names(own, known, f"method.{name}.", f"an option of {base}")
     if "reference" in own:
+        from pydantic_core import PydanticCustomError
+
         try:
             own["reference"] = reference_source(own["reference"], folder)
         except PydanticCustomError as error:

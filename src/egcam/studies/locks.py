@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from egcam.errors import require
 from egcam.studies.storage import Folder, StoreError
 
 Shard: TypeAlias = tuple[int, int]
@@ -132,6 +133,7 @@ def _lock(folder: Folder, shard: Shard) -> Any:
 
 
 def _file_lock(folder: Folder, name: str) -> Any:
+    require("filelock", "study", "writing a study's results")
     from filelock import FileLock
 
     folder.make(LOCKS)

@@ -185,7 +185,9 @@ class Manifest:
             values["further"] = tuple(Environment(**one) for one in values["further"])
             values["earlier"] = tuple(values["earlier"])
             manifest = cls(**values)
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        except StoreError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(f"{where} is damaged ({error}): {_HELP}") from error
         if manifest.identity != identity:
             raise StoreError(f"{where} was changed since it was written: {_HELP}")

@@ -17,6 +17,7 @@ from egcam.attribution import references, registry
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.shared_options import options_for
 from egcam.errors import LayerError, near_misses
+from egcam.evaluation.failures import is_out_of_memory
 from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
@@ -164,7 +165,17 @@ def _check_model(spec: ModelSpec, now: Mapping[str, Any], then: Mapping[str, Any
 
 def describe_networks(study: Study) -> dict[str, NetworkFacts]:
     """Load each model in turn, look at it, and let it go."""
-    return {spec.label: _described(study, spec) for spec in study.models}
+    found = {}
+    for spec in study.models:
+        try:
+            found[spec.label] = _described(study, spec)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            side = study.data.size
+            way = "use a smaller model, or more memory" if side is None else f"set data.size below {side}"
+            raise StudyError(f"the model {spec.label} needs more memory for an image than there is: {way}") from error
+    return found
 
 
 def _loaded(study: Study, spec: ModelSpec) -> tuple[zoo.Classifier, Preprocessing]:

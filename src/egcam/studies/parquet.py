@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ _FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
 # Dictionaries hold each text once. Not for numbers: they seldom repeat, and NaNs must not be merged.
 _TEXTS = ("model", "method", "name", "metric", "cause", "content", "stamp")
+
+
+# What a part may unpack to. Results may be somebody else's: a megabyte can hold gigabytes of the same byte.
+_UNPACKED, _TIMES_AS_LARGE = 2**28, 100
+_CELLS, _POINTS, _LETTERS = 2**24, 100_000, 10_000
 
 
 class DamagedPartError(Exception):
@@ -124,7 +130,21 @@ def _schema() -> Any:
 
 
 def decode(data: bytes, identities: Collection[str], columns: Collection[str], where: str) -> Any:
-    """Columns of a part as an Arrow table; an error where it is of another study. `where` is for errors."""
+    """Columns of a part as an Arrow table; an error where it is of another study, or not as egcam writes parts.
+
+    `where` is for errors.
+    """
+    pa, _ = _arrow()
+    try:
+        return _decoded(data, identities, columns, where)
+    except StoreError:
+        raise
+    except (pa.ArrowException, ValueError, OSError, KeyError, TypeError, OverflowError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(f"{where} is not as egcam writes parts ({said}): move it elsewhere") from error
+
+
+def _decoded(data: bytes, identities: Collection[str], columns: Collection[str], where: str) -> Any:
     pa, parquet = _arrow()
     file = parquet.ParquetFile(pa.BufferReader(data))
     said = file.metadata.metadata or {}
@@ -132,13 +152,46 @@ def decode(data: bytes, identities: Collection[str], columns: Collection[str], w
     if owner not in identities:
         text = f"{where} belongs to another study ({owner[:12] or 'none'}…)"
         raise StoreError(f"{text}: results of two studies do not mix; move it to where it came from")
+    _check_unpacked(file.metadata, len(data), written_in)
     if written_in == "3":
         old = _long_table(map(_nested, file.read(use_threads=False).to_pylist())).select(list(columns))
         return old.cast(pa.schema([_as_code(field) for field in old.schema]))
     if written_in != FORMAT:
         raise StoreError(f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by")
     texts = [name for name in _TEXTS if name in columns]
-    return parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(list(columns), use_threads=False)
+    table = parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(list(columns), use_threads=False)
+    table = table.cast(pa.schema([_as_code(_schema().field(name)) for name in columns]))
+    _check_rows(table)
+    return table
+
+
+def _check_unpacked(metadata: Any, packed: int, written_in: str) -> None:
+    """Refuse what takes far more memory than a part of egcam's, before it is unpacked."""
+    chunks = [
+        metadata.row_group(group).column(place)
+        for group in range(metadata.num_row_groups)
+        for place in range(metadata.num_columns)
+    ]
+    for chunk in chunks if written_in == FORMAT else ():
+        # What stands in a dictionary once is unpacked for each row.
+        if chunk.path_in_schema in ("map", "picture") and any("DICTIONARY" in one for one in chunk.encodings):
+            raise ValueError(f"the column {chunk.path_in_schema} is a dictionary")
+    unpacked = sum(chunk.total_uncompressed_size for chunk in chunks)
+    if unpacked > max(_UNPACKED, _TIMES_AS_LARGE * packed):
+        raise ValueError(f"{packed:,} bytes unpack to {unpacked:,}")
+
+
+def _check_rows(table: Any) -> None:
+    """A unit's row comes before those of its scores, and says what every unit has."""
+    for name in ("model", "image", "method"):
+        if name in table.column_names and table[name].null_count:
+            raise ValueError(f"a row has no {name}")
+    begins = beginnings(table)
+    if len(table) and (not len(begins) or begins[0] != 0):
+        raise ValueError("a score stands before its unit")
+    for name in ("target", "prediction", "seconds"):
+        if name in table.column_names and table[name].take(begins).null_count:
+            raise ValueError(f"a unit has no {name}")
 
 
 def _as_code(field: Any) -> Any:
@@ -201,7 +254,11 @@ def coded(column: Any) -> Coded:
     whole = column.combine_chunks()
     found = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
     codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return Coded(codes.astype(smallest(len(found.dictionary))), tuple(found.dictionary.to_pylist()))
+    return Coded(codes.astype(smallest(len(found.dictionary))), tuple(map(_short, found.dictionary.to_pylist())))
+
+
+def _short(value: Any) -> Any:
+    return value[:_LETTERS] + "…" if isinstance(value, str) and len(value) > _LETTERS else value
 
 
 def inputs(table: Any) -> list[StoredInput]:
@@ -216,12 +273,16 @@ def curves(table: Any) -> Iterator[Floats]:
     lists = table["curve"].combine_chunks()
     values = lists.values.to_numpy()
     for start, end in pairwise(lists.offsets.to_numpy().tolist()):
+        if end - start > _POINTS:
+            raise StoreError(f"a curve in the results has {end - start:,} points, which is no curve of egcam's")
         yield values[start:end]
 
 
 def maps(table: Any) -> Iterator[Floats]:
     """The coarse map of each row, from the columns "shape" and "map"."""
     for shape, values in zip(table["shape"].to_pylist(), table["map"].to_pylist(), strict=True):
+        if min(shape) < 1 or prod(shape) > _CELLS or 4 * prod(shape) != len(values):
+            raise StoreError(f"a map in the results says that it is {shape}, and has {len(values):,} bytes")
         yield np.frombuffer(values, "<f4").reshape(shape).astype(np.float32)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image
 
 from egcam.errors import EgcamError, near_misses, require
 from egcam.evaluation.comparable import Chosen, Values, comparable
@@ -25,6 +23,7 @@ from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
 from egcam.studies.columns import Outcomes
+from egcam.studies.pictures import height_and_width
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
 from egcam.studies.store import Store
@@ -74,7 +73,14 @@ class Results:
     def of(cls, source: Sourced, progress: Progress | None = None) -> Results:
         """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
         found = source if isinstance(source, Store) else Store(source)
-        study = Study.model_validate(found.manifest.study)
+        asked_for = found.manifest.study
+        try:
+            study = Study.model_validate(asked_for)
+        except (ValueError, TypeError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ResultsError(
+                f"the manifest in {found.folder} is of no study that this egcam knows: {said}"
+            ) from error
         done = found.columns(progress)
         # A folder may also hold what an earlier form of the study asked for.
         asked = done.model.placed(one.label for one in study.models) >= 0
@@ -273,9 +279,8 @@ class Results:
         record = self.source.manifest.models.get(model)
         if record is not None and record.size is not None:
             return record.size
-        for picture in self.source.pictures(model).values():
-            width, height = Image.open(BytesIO(picture)).size
-            return height, width
+        for image, picture in self.source.pictures(model).items():
+            return height_and_width(picture, f"the picture of image {image}")
         side = self.study.data.size
         return None if side is None else (side, side)
 

@@ -132,7 +132,10 @@ def run_study(
         damaged = store.set_damaged_aside()
         images = min(len(data), limit or len(data))
         seen = (one for one in store.inputs() if belongs(Unit("", "", one.image), images, part))
-        inputs = Inputs(check_unchanged(data, seen, store.folder), _each(found), data.names)
+        unchanged = check_unchanged(data, seen, store.folder)
+        contents = store.manifest.data.contents
+        as_sampled = {number: contents[name] for number, name in enumerate(data.names) if name in contents}
+        inputs = Inputs({**as_sampled, **unchanged}, _each(found), data.names)
         mine = list(planned(found, images, part))
         each = _each(found)
         done = store.done(not retry_failed, each, maps=len(each) < len(found.metrics))

@@ -270,3 +270,4 @@ class Study(Outline, RunSpec):
 
 
 _STUDY = TypeAdapter(Study)
+STUDY_FILE = TypeAdapter(StudyFile)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from egcam.errors import EgcamError, near_misses
+from egcam.errors import EgcamError, near_misses, require
 
 _UNFINISHED = ".egcam-", ".tmp"
 
@@ -78,6 +78,7 @@ class Folder:
     """
 
     def __init__(self, where: str | Path) -> None:
+        require("fsspec", "study", "a study's results")
         from fsspec.core import url_to_fs
         from fsspec.implementations.local import LocalFileSystem
 

@@ -105,7 +105,8 @@ class Store:
                 known = self._read_manifest()
                 hardware_change = None if known is None else known.hardware_change(manifest, self.folder)
                 known = manifest if known is None else known.joined(manifest, self.folder, mix_versions)
-                self._folder.write(MANIFEST, known.to_json().encode())
+                # A file name need not be text: what is not is escaped, as JSON reads it back.
+                self._folder.write(MANIFEST, known.to_json().encode("utf-8", "backslashreplace"))
             if hardware_change:
                 warnings.warn(hardware_change, StoreWarning, stacklevel=2)
         self._folder.make(PARTS)
@@ -161,7 +162,7 @@ class Store:
     def errors(self) -> dict[Unit, str]:
         """Why units failed."""
         table = self._table((), holding="cause")
-        return dict(zip(parquet.units(table), table["cause"].to_pylist(), strict=True))
+        return dict(zip(parquet.units(table), parquet.coded(table["cause"]).listed(), strict=True))
 
     def inputs(self) -> list[StoredInput]:
         """The images as they were when units were made from them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from egcam.metrics.case import Case
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric
 from egcam.metrics.scoring import fitting_batch
-from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import by_class, class_scores
 from egcam.studies.cost import metrics_by_image
 from egcam.studies.datasets import open_dataset
@@ -30,13 +28,13 @@ from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
 from egcam.studies.inputs import content_of
 from egcam.studies.networks import Network, load_network
+from egcam.studies.pictures import encoded
 from egcam.studies.plugins import import_plugins
 from egcam.studies.records import Floats, Outcome, Unit, failed
 from egcam.studies.specs import MethodSpec, Study
 
 CURVE_POINTS = 51
 BEGAN_WITH = "began with"
-_PICTURE_QUALITY = 90
 
 
 def open_worker(config: Mapping[str, Any]) -> UnitWorker:
@@ -148,7 +146,7 @@ class UnitWorker:
             error=_error(measured.failures),
             curves={name: _even(curve) for name, kept in measured.curves.items() for curve in kept.values()},
             coarse=measured.maps[0].numpy() if keep and measured.maps is not None else None,
-            picture=_encoded(network.preprocessing, image.picture) if example and first else None,
+            picture=encoded(network.preprocessing, image.picture.image) if example and first else None,
             content=image.content,
             stamp=image.stamp,
         )
@@ -230,12 +228,3 @@ def _even(curve: Curve) -> Floats:
     shares = np.linspace(0.0, 1.0, CURVE_POINTS)
     even = np.interp(shares, curve.fractions.double().numpy(), curve.scores.double().numpy())
     return np.asarray(even, np.float32)
-
-
-def _encoded(preprocessing: Preprocessing, picture: Picture) -> bytes:
-    """What the network sees, as a JPEG."""
-    view = preprocessing.view(picture.image)
-    view.thumbnail((max(preprocessing.size), max(preprocessing.size)))
-    file = io.BytesIO()
-    view.save(file, "JPEG", quality=_PICTURE_QUALITY)
-    return file.getvalue()

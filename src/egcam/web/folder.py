@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ _FILES = "files"
 _YOUNG_SECONDS = 10.0
 _LONGEST_BETWEEN_SWEEPS = 60.0
 _TRIES = 5
+_MEASURED_EVERY, _TIMES_AS_LONG = 1.0, 20.0
 
 
 @contextmanager
@@ -45,6 +48,54 @@ def temporary_folder(keep_seconds: float) -> Iterator[Path]:
     finally:
         lock.release()
         _remove(whole)
+
+
+class Usage:
+    """Whether a folder is full, measured in a thread, and not for each that asks.
+
+    Args:
+        folder: what is measured.
+        most_bytes: in all its files.
+        most_files: files and folders in it.
+        clock: seconds that pass.
+
+    Example:
+        >>> with temporary_folder(3600) as folder:
+        ...     _ = (folder / "photo.png").write_bytes(b"1234")
+        ...     asyncio.run(Usage(folder, 4, 1).is_full()), asyncio.run(Usage(folder, 3, 1).is_full())
+        (False, True)
+    """
+
+    def __init__(
+        self, folder: Path, most_bytes: float, most_files: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._most_bytes, self._most_files, self._clock = folder, most_bytes, most_files, clock
+        self._again, self._was_full = 0.0, False
+
+    async def is_full(self) -> bool:
+        """Whether it is, or was a moment ago."""
+        began = self._clock()
+        if began >= self._again:
+            # Whoever asks meanwhile gets the last answer.
+            self._again = math.inf
+            try:
+                self._was_full = await asyncio.to_thread(self._measured)
+            finally:
+                now = self._clock()
+                self._again = now + max(_MEASURED_EVERY, _TIMES_AS_LONG * (now - began))
+        return self._was_full
+
+    def _measured(self) -> bool:
+        used = count = 0
+        for file in self._folder.rglob("*"):
+            count += 1
+            try:
+                used += file.stat().st_size if file.is_file() else 0
+            except OSError:
+                continue
+            if used > self._most_bytes or count > self._most_files:
+                return True
+        return False
 
 
 def sweep(folder: Path, seconds: float) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from egcam.progress import Progress
 
 T = TypeVar("T")
 
 _INTERVAL = 0.15
+_ENDS_WITHIN = 5.0
 
 
 class Stopped(Exception):
@@ -86,6 +89,7 @@ class _Job(Generic[T]):
         self.error: BaseException | None = None
         self._work, self._turn, self._number = work, turn, turn.number
         self.thread = threading.Thread(target=self._run, daemon=True)
+        _jobs.add(self)
         self.thread.start()
 
     def _run(self) -> None:
@@ -104,6 +108,19 @@ class _Job(Generic[T]):
         if self.is_over:
             raise Stopped
         self.share = share
+
+
+_jobs: WeakSet[_Job[Any]] = WeakSet()
+
+
+def end_all(seconds: float = _ENDS_WITHIN) -> None:
+    """End all work at its next step, and wait for that: a process that ends in the middle of a pass crashes."""
+    until = time.monotonic() + seconds
+    running = list(_jobs)
+    for job in running:
+        job.is_abandoned = True
+    for job in running:
+        job.thread.join(max(0.0, until - time.monotonic()))
 
 
 def shares(work: Callable[[Progress], T], turn: Turn) -> Generator[float, None, T]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.photos.files import KINDS, read_image
+from egcam.imagefiles import USUAL
+from egcam.photos.files import read_image
 
 # As browsers and Gradio count, whose message about a file that is too large stands beside ours.
 _MEGABYTE = 2**20
-# Pillow knows some sixty formats, among them ones that start other programs (PostScript); a page needs these six.
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _LONGEST_NAME = 60
 _LONGEST_OF_ALL = 255
 
@@ -29,6 +28,7 @@ class Limits:
         waiting: how many requests may wait; others are asked to come back later.
         sessions: how many sessions' results are kept in memory.
         folder_megabytes: of everything in the temporary folder.
+        folder_files: how many files and folders may be in it.
         keep_seconds: how long a file stays in it.
     """
 
@@ -38,6 +38,7 @@ class Limits:
     waiting: int = 100
     sessions: int = 100
     folder_megabytes: float = 2000.0
+    folder_files: int = 20_000
     keep_seconds: float = 3600.0
 
     @property
@@ -67,7 +68,7 @@ def read_upload(file: Path, name: str, limits: Limits) -> Image.Image:
     shown = f"“{short_name(name)}”"
     try:
         _check_file_size(file, limits)
-        image = read_image(file, limits.megapixels) if _is_known_kind(file) else _refuse_kind(file)
+        image = read_image(file, limits.megapixels, USUAL)
     except InputError as error:
         raise InputError(str(error).replace(str(file), shown)) from None
     return image
@@ -99,25 +100,3 @@ def _check_file_size(file: Path, limits: Limits) -> None:
         raise InputError(
             f"{file} has {size / _MEGABYTE:.1f} megabytes, and the limit is {limits.megabytes:g}: save it smaller"
         )
-
-
-def _is_known_kind(file: Path) -> bool:
-    """Whether the file begins as one of the known kinds does; only its header is read."""
-    try:
-        with Image.open(file, formats=_FORMATS):
-            return True
-    except Image.DecompressionBombError:
-        # Of a known kind, and far too large: `read_image` says so.
-        return True
-    except Exception:
-        return False
-
-
-def _refuse_kind(file: Path) -> Image.Image:
-    """`read_image` with a file of no known kind: it has the words for what is wrong, unless Pillow can read it."""
-    try:
-        with Image.open(file) as image:
-            kind = image.format
-    except Exception:
-        return read_image(file)
-    raise InputError(f"{file} is a {kind} file, which this page does not read: save it as {KINDS}")

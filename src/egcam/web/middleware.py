@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from egcam.web.connections import Receive, timely
+from egcam.web.folder import Usage
 from egcam.web.limits import Limits
 from egcam.web.login import Answer, Login, login_page
 from egcam.web.origin import is_foreign
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = dict[bytes, bytes]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -69,7 +70,8 @@ class Guard:
     def __init__(
         self, application: Application, limits: Limits, folder: Path, host: str, login: Login | None = None
     ) -> None:
-        self.application, self.limits, self.folder, self.login = application, limits, folder, login
+        self.application, self.limits, self.login = application, limits, login
+        self._usage = Usage(folder, limits.folder_megabytes * 2**20, limits.folder_files)
         self.is_local = is_local(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,11 +81,12 @@ class Guard:
                 await self.application(scope, receive, send)
             return
         headers = dict(scope["headers"])
+        receive = timely(receive)
         refusal = self._foreign(scope, headers)
         if refusal is None and self._needs_login(scope, headers):
             await self._ask(scope, receive, send)
             return
-        refusal = refusal or self._unfit(scope, headers)
+        refusal = refusal or await self._unfit(scope, headers)
         if refusal is not None:
             await _answer(send, *refusal)
             return
@@ -125,7 +128,7 @@ class Guard:
         else:
             await _answer(send, 401, "This page has a password: open it in a browser first.")
 
-    def _unfit(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+    async def _unfit(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Why a request is not passed on, though its sender may use the page."""
         path = scope["path"]
         if not _ROUTES.fullmatch(path):
@@ -133,21 +136,12 @@ class Guard:
         length = headers.get(b"content-length", b"0").decode("latin-1")
         if length.isdecimal() and int(length) > self._most(path):
             return 413, f"The file is too large: the limit is {self.limits.megabytes:g} megabytes."
-        if path.startswith(_UPLOAD) and scope["method"] == "POST" and self._is_full():
+        if path.startswith(_UPLOAD) and scope["method"] == "POST" and await self._usage.is_full():
             return 507, "The server's temporary folder is full: try again in an hour."
         return None
 
     def _most(self, path: str) -> int:
         return self.limits.bytes + _FORM if path.rstrip("/") == _UPLOAD else _SMALL
-
-    def _is_full(self) -> bool:
-        used = 0
-        for file in self.folder.rglob("*"):
-            try:
-                used += file.stat().st_size
-            except OSError:
-                continue
-        return used > self.limits.folder_megabytes * 2**20
 
 
 def is_local(host: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from egcam.errors import InputError, require
 from egcam.models.zoo import Classifier
 from egcam.web.folder import temporary_folder
+from egcam.web.jobs import end_all
 from egcam.web.limits import Limits
 from egcam.web.login import Login
 
@@ -56,6 +57,7 @@ def serve(
         try:
             yield Running(str(blocks.local_url), folder)
         finally:
+            end_all()
             blocks.close(verbose=False)
 
 
@@ -80,6 +82,7 @@ def _launch(
     from starlette.middleware import Middleware
 
     from egcam.web.actions import Actions
+    from egcam.web.connections import bounded
     from egcam.web.middleware import Guard
     from egcam.web.page import build
     from egcam.web.shared_model import share
@@ -111,6 +114,7 @@ def _launch(
         css=page.css,
         js=page.script,
     )
+    bounded(page.blocks.server)
     if login is not None:
         login.is_started = True
     return page.blocks

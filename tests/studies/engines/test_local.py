@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -199,3 +200,18 @@ def test_workers_by_cores_and_gpus(monkeypatch):
     assert _suitable_workers(job, []) == 3
     assert _suitable_workers(job, ["3", "5"]) == 2
     assert _suitable_workers(factories.job("numbers", threads=8), []) == 1
+
+
+@pytest.mark.parametrize("then", ["go on", "die"])
+def test_what_a_unit_started_ends_with_its_worker(tmp_path, then):
+    job = factories.job("leaving", diary=str(tmp_path / "pids"), then=then, retries=0)
+    assert len(flat(LocalEngine(workers=1).outcomes(job, factories.shards(2)))) == 2
+    started = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert len(started) == 2
+    wait_until(lambda: gone(started))
+
+
+def test_windows_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setattr("egcam.studies.engines.local.os", SimpleNamespace(name="nt"))
+    with pytest.raises(EgcamError, match="studies run on Linux and macOS: on Windows use the Windows Subsystem"):
+        LocalEngine()

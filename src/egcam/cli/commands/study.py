@@ -22,6 +22,7 @@ from egcam.cli.console import (
 )
 from egcam.cli.console import out as console
 from egcam.cli.help_texts import PlainCommand, PlainGroup, flowing
+from egcam.evaluation.numbers import counted
 
 _CODES = (
     "Exit codes: 0 all done; 1 some units failed, the others are done; 2 wrong usage; 3 an extra is not installed; "
@@ -209,13 +210,13 @@ def run(
         say(f"{found.done:,} of {found.total:,} units are in {out}; `egcam study report {out}` writes the report")
     if watcher.smaller:
         note(
-            f"{watcher.smaller:,} units ran out of memory and were repeated in smaller batches, which may "
-            "change their last digits"
+            f"{counted(watcher.smaller, 'unit')} ran out of memory and had to be repeated in smaller batches, "
+            "which may change last digits"
         )
     # Includes units that failed in an earlier run: a script that repeats this until it succeeds must not miss them.
     failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
     if failed:
-        note(f"{failed:,} units failed; `egcam study status {out}` says why, --retry-failed repeats them")
+        note(f"{counted(failed, 'unit')} failed; `egcam study status {out}` says why, --retry-failed tries again")
     return SOME_FAILED if failed else DONE
 
 

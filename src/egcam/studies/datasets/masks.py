@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from egcam.errors import InputError
-from egcam.photos.files import read_image
+from egcam.imagefiles import opened
 from egcam.studies.datasets.dataset import DataError, Mask
 
 _ORIENTATION = 0x0112
@@ -113,18 +112,14 @@ def _plain(box: Box) -> str:
 
 
 def _numbers(path: Path) -> np.ndarray[Any, Any]:
-    try:
-        with Image.open(path) as image:
-            values = np.asarray(image)
-            with_alpha = image.mode in ("LA", "RGBA", "PA")
-    except (OSError, SyntaxError, ValueError):
-        read_image(path)  # says what is wrong with the file
-        raise InputError(f"{path} cannot be read as a mask") from None
+    with opened(path) as image:
+        values = np.asarray(image)
+        with_alpha = image.mode in ("LA", "RGBA", "PA")
     if values.ndim == 3:
         values = (values[..., :-1] if with_alpha else values).max(axis=2)
     return values
 
 
 def _orientation(file: Path) -> int:
-    with Image.open(file) as image:
+    with opened(file) as image:
         return int(image.getexif().get(_ORIENTATION, 1))

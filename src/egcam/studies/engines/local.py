@@ -41,6 +41,8 @@ class LocalEngine:
     """
 
     def __init__(self, workers: int | None = None) -> None:
+        if os.name == "nt":
+            raise EgcamError("studies run on Linux and macOS: on Windows use the Windows Subsystem for Linux")
         if workers is not None and workers < 1:
             raise EgcamError(f"a study needs at least 1 worker, not {workers}")
         self.workers = workers
@@ -81,6 +83,7 @@ class _Process:
     """A `Worker` in a process of its own, behind a pipe that nobody else uses."""
 
     def __init__(self, job: Job, gpu: str | None) -> None:
+        self._is_over = False
         self._connection, theirs = Pipe()
         with theirs:
             self._popen = subprocess.Popen(
@@ -126,14 +129,18 @@ class _Process:
     def _ended(self) -> int:
         """How it ended, which it does by itself or else is made to."""
         try:
-            return self._popen.wait(_SECONDS_TO_END)
+            status = self._popen.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
-            return self._popen.wait()
+            status = self._popen.wait()
+        self._signal(signal.SIGKILL)
+        # From now on the number may be that of another process.
+        self._is_over = True
+        return status
 
     def _signal(self, number: int) -> None:
-        """Signal the worker's whole group, so that what it started does not outlive it."""
-        if self._popen.poll() is None:
+        """Signal the worker's whole group, also once it has ended itself: what it started must not outlive it."""
+        if not self._is_over:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, number)
 

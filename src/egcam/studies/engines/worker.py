@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -103,7 +104,10 @@ def _listen(connection: Connection, requests: SimpleQueue[Any]) -> None:
         while True:
             requests.put(connection.recv())
     except (EOFError, OSError):
-        # The driver is gone: nobody waits for what is being computed, so end in the middle of it.
+        # The driver is gone: nobody waits for what is being computed, so end in the middle of it, with all that units
+        # have started.
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from egcam.figures.style import LineStyle
 from egcam.imageops import heatmaps
 from egcam.metrics.registry import metric as metric_called
 from egcam.progress import Progress, piece_of
+from egcam.studies.pictures import shown
 from egcam.studies.report import provenance
 from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
@@ -219,7 +219,7 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
     kept = results.source.curves(model, metric)
     held = np.array(
         [
-            [1.0 if image in kept.get(method, {}) and np.isfinite(kept[method][image]).all() else np.nan
+            [1.0 if _is_drawn(kept.get(method, {}).get(image)) else np.nan
              for method in results.methods]
             for image in images
         ]
@@ -231,7 +231,7 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
     common = [bool(np.isfinite(row).all()) for row in found.values[:, found.compared]]
     shared = [image for image, counts in zip(images, common, strict=True) if counts]
     points = max((len(by_image[image]) for by_image in curves.values() for image in shared), default=0)
-    if not shared or points < 2:
+    if not shared:
         return {}, 0
     drawn = {}
     for method, by_image in curves.items():
@@ -242,6 +242,10 @@ def _mean_curves(results: Results, model: str, metric: str) -> tuple[dict[str, M
         fractions = np.linspace(0, 1, points)
         drawn[method] = MeanCurve(fractions, mean, low, high, float((mean[1:] + mean[:-1]).mean() / 2))
     return drawn, len(shared)
+
+
+def _is_drawn(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None) -> bool:
+    return curve is not None and len(curve) > 1 and bool(np.isfinite(curve).all())
 
 
 def _at(curve: np.ndarray[tuple[int, ...], np.dtype[np.float32]], points: int) -> Values:
@@ -261,8 +265,7 @@ def _examples(results: Results, model: str, sharpness: float) -> tuple[Example, 
     classes = class_names(results.study, next(one for one in results.study.models if one.label == model))
     found = []
     for image in chosen:
-        with Image.open(BytesIO(pictures[image])) as encoded:
-            photograph = encoded.convert("RGB")
+        photograph = shown(pictures[image], f"the picture of image {image}")
         outcomes = [results.outcome(model, method, image) for method in results.methods]
         # A method that failed may not know the classes; the others do.
         known = next((one for one in outcomes if one.target >= 0), outcomes[0])
