@@ -16,9 +16,6 @@ from egcam.truth.grids import dipart_trial as dipart_trial
 from egcam.truth.grids import gridpg_trial as gridpg_trial
 from egcam.truth.grids import make_grids as make_grids
 from egcam.truth.next_class import warn_same_for_next_class as warn_same_for_next_class
-from egcam.truth.off_manifold import Departure as Departure
-from egcam.truth.off_manifold import OffManifold as OffManifold
-from egcam.truth.off_manifold import off_manifold as off_manifold
 from egcam.truth.planted import Decided as Decided
 from egcam.truth.planted import checkered as checkered
 from egcam.truth.planted import decided_by_patch as decided_by_patch
