@@ -303,6 +303,23 @@ def test_what_is_not_finite_leaves_a_finite_map() -> None:
     assert bool(found.maps.isfinite().all())
 
 
+def test_a_layer_around_which_the_network_switches_gradients_off() -> None:
+    class Off(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.layer, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+
+        def forward(self, images: Tensor) -> Tensor:
+            with torch.no_grad():
+                features = self.layer(self.stem(images).relu())
+            return self.head(features.tanh().mean((2, 3)))
+
+    torch.manual_seed(0)
+    found = slope_cam(Off().double().eval(), "layer")(pictures(2), target=1)
+    assert bool(found.completeness.exact.all())
+    torch.testing.assert_close(found.completeness.total, found.completeness.expected, rtol=1e-9, atol=1e-12)
+
+
 def test_rows_that_are_folded_into_others() -> None:
     """Windows, as of Swin: what an operation got has several rows for each image, in the middle or in front."""
     norm = nn.LayerNorm(4).double()

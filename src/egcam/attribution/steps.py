@@ -126,7 +126,7 @@ class _Place:
         self.layer = probe.points[0].name
         images = task.images
         self.conditions: tuple[Hashable, ...] = (
-            self.layer, tuple(images.shape[1:]), images.dtype, images.device, task.autocast, task.limit, task.memory,
+            self.layer, tuple(images.shape[1:]), images.dtype, images.device, task.autocast, task.limit,
         )  # fmt: skip
         self.notes: dict[str, Any] = task.session.fact(("notes", self.layer), dict)
         keys = tuple(reference.keys[0] for reference in drawn)

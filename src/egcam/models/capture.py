@@ -212,6 +212,7 @@ class Probe:
         last: Tensor | None = None
         # A network may switch gradients off around the layer and, leaving that block, back to what was before.
         for before_layer in (torch.no_grad(), torch.enable_grad()):
+            graph.forget_operations(0)
             with (
                 before_layer,
                 self._taps(len(images), with_gradient=True, mark=graph.mark) as taps,
