@@ -417,18 +417,22 @@ def test_a_changed_network_sees_its_references_anew(change: Callable[[nn.Module]
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.head, self.scale = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), 1.0
+        self.layer, self.head, self.scale, self._of = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), 1.0, {"head": 1.0}
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head((self.layer(images) * self.scale).tanh().mean((2, 3)))
+        return self.head((self.layer(images) * self.scale).tanh().mean((2, 3)) * self._of["head"])
 
 
-def test_a_changed_number_of_the_network_is_noticed() -> None:
+@pytest.mark.parametrize("where", ["an attribute", "a dictionary"])
+def test_a_changed_number_of_the_network_is_noticed(where: str) -> None:
     torch.manual_seed(0)
     model = Scaled().double().eval()
     cam = slope_cam(model, "layer")
     cam(pictures(1), target=1)
-    model.scale = 3.0
+    if where == "an attribute":
+        model.scale = 3.0
+    else:
+        model._of["head"] = 3.0
     found = cam(pictures(1), target=1)
     torch.testing.assert_close(found.completeness.total, found.completeness.expected, rtol=1e-9, atol=1e-12)
     with torch.no_grad():

@@ -21,6 +21,7 @@ from egcam.models.weight_checksum import Weights, weights_of
 Fact = TypeVar("Fact")
 
 _BUDGET = 1024 * 2**20  # bytes of graphs kept for a model
+_TORCHS = frozenset(vars(nn.Module()))  # attributes that every module has; its mode, too, for all is run in eval mode
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
 
 
@@ -101,7 +102,7 @@ def _structure_of(model: nn.Module) -> Hashable:
             id(module),
             tuple(map(id, module._forward_hooks.values())),
             tuple(map(id, module._forward_pre_hooks.values())),
-            tuple(_mark(value) for key, value in vars(module).items() if not key.startswith("_") and key != "training"),
+            tuple(_mark(value) for key, value in vars(module).items() if key not in _TORCHS),
         )
         for name, module in model.named_modules()
     )
@@ -113,6 +114,8 @@ def _mark(value: Any) -> Hashable:
         return id(value), 0 if value.is_inference() else value._version
     if isinstance(value, list):
         return tuple(map(_mark, value))
+    if type(value) is dict:
+        return tuple((key, _mark(item)) for key, item in value.items())
     if isinstance(value, _PLAIN):
         try:
             hash(value)
