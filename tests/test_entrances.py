@@ -196,8 +196,6 @@ def test_black_is_the_networks_own_everywhere(place: Path, method: str, referenc
         given: Any = egcam.references.constant(
             classifier.preprocess(Image.new("RGB", (40, 40), shade))[:, 0, 0].tolist()
         )
-    elif registry.method(method).options().get("path") == "linear" or "paper" in method:
-        given = egcam.references.mixed()
     else:
         given = egcam.references.photographs(seen.mean, seen.std)
     by_hand = egcam.explain(classifier.model, image, method, reference=given, **options_of(method))

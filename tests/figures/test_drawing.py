@@ -219,7 +219,7 @@ def test_curves_are_the_mean_with_its_interval_and_the_area() -> None:
     assert first.get_color() == style.EMPHASIS
     assert np.allclose(second.get_ydata(), [0.1, 0.5, 0.9], atol=1e-6)
     listed = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert listed[0].startswith("SlopeCAM  ")
+    assert listed[0].startswith("SlopeCAM (egcam)  ")
     assert listed[1] == f"Grad-CAM  {float(curve.area().mean()):.3f}"
     bands = [collection for collection in axes.collections if len(collection.get_paths())]
     assert len(bands) == 2
