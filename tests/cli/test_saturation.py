@@ -89,7 +89,7 @@ def test_a_folder_gives_figures_tables_and_a_verdict() -> None:
 def test_with_enough_images_methods_are_told_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("egcam.cli.commands.saturation._ENOUGH", 3)
     result = run("photos", "--steps", "4")
-    for part in ("Insertion score of the top 4 of 16 patches", "Grad-CAM 0.", "SlopeCAM 0."):
+    for part in ("Insertion score of the top 4 of 16 patches", "Grad-CAM 0.", "SlopeCAM (egcam) 0."):
         assert part in result.stdout
     assert "rough" not in result.stdout
 

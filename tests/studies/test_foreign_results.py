@@ -155,7 +155,8 @@ def test_a_long_cause_is_cut(whole: Path, tmp_path: Path) -> None:
 
     results = Results.of(forged(whole, tmp_path / "out", change))
     assert results.failures[0].cause == "x" * 10_000 + "…"
-    assert list(results.source.errors().values()) == ["x" * 10_000 + "…"]
+    # As many as there are parts, which is a matter of time.
+    assert set(results.source.errors().values()) == {"x" * 10_000 + "…"}
 
 
 def test_a_manifest_of_no_study_ends_in_a_sentence(whole: Path, tmp_path: Path) -> None:

@@ -344,14 +344,14 @@ def test_the_reading_follows_from_the_numbers(tmp_path):
     write_report(made(study(), 8, value), tmp_path)
     text = (tmp_path / "report.md").read_text()
     # Highest by 0.1 and more everywhere, so first where higher is better and last on deletion.
-    first = "- SlopeCAM has the best mean on 2 of 3 metrics; clear of every other method on "
+    first = "- SlopeCAM (egcam) has the best mean on 2 of 3 metrics; clear of every other method on "
     assert f"{first}Insertion and Sparseness.\n" in text
     behind = (
         r"- Behind on Deletion (lower is better): +0.2000 \[0.2000, 0.2000\] from Grad-CAM, which has the best mean; "
     )
     assert f"{behind}LayerCAM is also ahead of it.\n" in text
     assert "Holm for the 6 comparisons of a method with the others: however skewed differences are" in text
-    ahead = "Insertion (higher is better): SlopeCAM is ahead of Grad-CAM: median difference "
+    ahead = "Insertion (higher is better): SlopeCAM (egcam) is ahead of Grad-CAM: median difference "
     assert rf"{ahead}+0.2000 \[0.2000, 0.2000\]" in text
 
 

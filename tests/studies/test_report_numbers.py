@@ -410,7 +410,7 @@ def test_another_baseline(tmp_path, no_figures):
     source = made(study(), 5, value)
     write_report(source, tmp_path, baseline="layer-cam")
     assert {row["baseline"] for row in rows_of(tmp_path / "summary.csv")} == {"layer-cam"}
-    assert "SlopeCAM against LayerCAM" in (tmp_path / "report.md").read_text()
+    assert "SlopeCAM (egcam) against LayerCAM" in (tmp_path / "report.md").read_text()
     with pytest.raises(MethodError, match="did you mean 'layer-cam'"):
         write_report(source, tmp_path, baseline="layercam")
 

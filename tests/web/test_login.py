@@ -79,7 +79,7 @@ def test_the_form_lets_in_and_only_with_the_password(running: Running, stranger:
     visitor = Visitor(running.url, password=PASSWORD)
     visitor.http.auth = None  # type: ignore[assignment]
     visitor.http.cookies = stranger.cookies
-    assert "SlopeCAM for" in visitor.open(encoded(picture(1)), "one.png")[0]
+    assert "SlopeCAM (egcam) for" in visitor.open(encoded(picture(1)), "one.png")[0]
     visitor.close()
 
 

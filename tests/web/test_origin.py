@@ -69,7 +69,7 @@ def test_a_foreign_page_can_neither_upload_nor_ask(
 )
 def test_the_own_page_and_programs_can(visitor: Visitor, headers: dict[str, str]) -> None:
     visitor.http.headers.update({name: value.format(own=visitor.url) for name, value in headers.items()})
-    assert "SlopeCAM for" in visitor.open(encoded(picture(1)), "one.png")[0]
+    assert "SlopeCAM (egcam) for" in visitor.open(encoded(picture(1)), "one.png")[0]
 
 
 def test_a_link_from_elsewhere_opens_the_page(visitor: Visitor) -> None:
