@@ -79,6 +79,11 @@ class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source = self._source(device)
         return func(*args, **given) if source is None else draw(source, args, given)
 
+    def begin_anew(self) -> None:
+        """Draw the same numbers again."""
+        for source in self._sources.values():
+            source.manual_seed(self._seed)
+
     def _source(self, device: torch.device) -> torch.Generator | None:
         """The device's generator; None for what has no numbers."""
         if device not in self._sources:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 import egcam
 from egcam import references
+from egcam.attribution import registry
 from support.small_models import (
     AT_LAYER,
     CLASSES,
@@ -38,6 +39,11 @@ every_method = pytest.mark.parametrize("method", METHODS)
 def _name(value: object) -> str:
     """A parameter in a test's name: the same in every process, so without addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
+def of_images(words: str, method: str) -> str:
+    """What is said of two images, by a method that takes them one by one."""
+    return words.replace("(2,", "(1,") if registry.method(method).factory.image_by_image else words
 
 
 def refused(model: nn.Module, images: Any, *said: str, kind: type[Exception] = egcam.EgcamError, **how: Any) -> None:
@@ -66,11 +72,15 @@ def refused(model: nn.Module, images: Any, *said: str, kind: type[Exception] = e
         ({"method": "smooth-grad", "layer": "relu2"}, ["'smooth-grad' takes no option 'layer'", "has no layer"]),
         ({"sampels": 3}, ["'slope-cam' takes no option 'sampels'", "did you mean 'samples'"]),
         ({"refrence": "black"}, ["did you mean 'reference'"]),
-        ({"path": "lineer"}, ["unknown path 'lineer'", "did you mean 'linear'"]),
-        ({"path": 3}, ["'linear'", "callable", "int"]),
+        ({"path": "linear"}, ["'slope-cam' takes no option 'path'", "one of expected-grad-cam"]),
+        ({"method": "expected-grad-cam", "path": "lineer"}, ["unknown path 'lineer'", "did you mean 'linear'"]),
+        ({"method": "expected-grad-cam", "path": 3}, ["'linear'", "callable", "int"]),
         ({"method": "expected-grad-cam", "kernel": "gausian"}, ["'gausian'", "did you mean 'gaussian'"]),
         ({"method": "expected-grad-cam", "kernel": 3}, ["kernel", "3", "gaussian"]),
-        ({"difference": "latant"}, ["unknown difference 'latant'", "did you mean 'latent'"]),
+        (
+            {"method": "expected-grad-cam", "difference": "latant"},
+            ["unknown difference 'latant'", "did you mean 'latent'"],
+        ),
         ({"reference": "blured"}, ["unknown reference 'blured'", "did you mean 'blurred'"]),
         ({"score": "logits"}, ["unknown score 'logits'", "did you mean 'logit'"]),
         ({"reshape": "token"}, ["unknown reshape 'token'", "'tokens'"]),
@@ -90,15 +100,15 @@ def test_unknown_names(how, said):
         ({"method": "integrated-grad-cam", "samples": 0}, ["samples", "at least 1", "0"]),
         ({"method": "integrated-gradients", "samples": 0}, ["samples", "at least 1", "0"]),
         ({"method": "smooth-grad", "samples": 0}, ["samples", "at least 1"]),
-        ({"tolerance": -0.1}, ["tolerance", "positive", "-0.1"]),
-        ({"tolerance": 0}, ["tolerance", "positive"]),
-        ({"tolerance": float("nan")}, ["tolerance", "positive"]),
+        ({"method": "expected-grad-cam", "tolerance": -0.1}, ["tolerance", "positive", "-0.1"]),
+        ({"method": "expected-grad-cam", "tolerance": 0}, ["tolerance", "positive"]),
+        ({"method": "expected-grad-cam", "tolerance": float("nan")}, ["tolerance", "positive"]),
         ({"batch_size": 0}, ["batch_size", "at least 1", "0"]),
         ({"batch_size": -1}, ["batch_size", "at least 1", "-1"]),
         ({"batch_size": 2.5}, ["batch_size", "whole number", "2.5"]),
         ({"memory": 0}, ["memory", "at least 1"]),
-        ({"weighting": "pooled"}, ["'pooled'", "'summed' or 'elementwise' or 'mean'"]),
-        ({"path": "linear", "weighting": "summed"}, ["summed", "difference", "'latent'"]),
+        ({"method": "expected-grad-cam", "weighting": "pooled"}, ["'pooled'", "elementwise", "mean"]),
+        ({"method": "expected-grad-cam", "weighting": "summed"}, ["'summed'", "elementwise", "mean"]),
     ],
     ids=_name,
 )
@@ -316,6 +326,7 @@ def test_a_loader_of_other_things():
 )
 @pytest.mark.parametrize("method", ["grad-cam", "slope-cam", "score-cam", "ablation-cam"])
 def test_targets_that_cannot_be(method, target, said):
+    said = [of_images(words, method) for words in said]
     refused(small_net(train=True), pictures(), *said, kind=egcam.errors.TargetError, method=method, target=target)
 
 
@@ -633,12 +644,7 @@ class _Segments(nn.Module):
 def test_segmentation_networks_take_the_callable_the_error_proposes(method):
     model, images = seeded(_Segments), pictures()
     refused(
-        model,
-        images,
-        "(2, 5, 12, 12)",
-        "egcam.targets.Mask(label, mask)",
-        "target=lambda out: out[:, 3].mean((1, 2))",
-        method=method,
+        model, images, of_images("(2, 5, 12, 12)", method), "target=lambda out: out[:, 3].mean((1, 2))", method=method
     )
     found = explainer(method, model, signed=True)(images, lambda out: out[:, 3].mean((1, 2)))
     assert found.maps.abs().max() > 0
@@ -750,6 +756,7 @@ def test_maps_that_are_not_finite_warn():
 )
 @pytest.mark.parametrize("method", ["slope-cam", "expected-gradients"])
 def test_references_that_cannot_be(method, reference, said):
+    said = [of_images(words, method) for words in said]
     refused(
         small_net(train=True),
         pictures(),
@@ -774,4 +781,5 @@ def test_references_of_another_precision_are_converted(dtype):
 
 
 def test_a_path_callable_of_another_shape():
-    refused(small_net(), pictures(), "path callable gave (2, 1, 12, 12)", path=lambda a, b, share: b[:, :1])
+    said = "path callable gave (2, 1, 12, 12)"
+    refused(small_net(), pictures(), said, method="expected-grad-cam", path=lambda a, b, share: b[:, :1])

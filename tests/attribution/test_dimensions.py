@@ -114,26 +114,35 @@ def test_references_of_signals_are_those_of_an_image_of_height_one(reference: re
     torch.testing.assert_close(*(one.flatten(1) for one in drawn))
 
 
-@pytest.mark.parametrize("path", ["linear", "latent", "subset"])
+@pytest.mark.parametrize("path", ["linear", "subset"])
 @pytest.mark.parametrize("dimensions", [1, 3])
 def test_paths_references_and_differences(path: str, dimensions: int) -> None:
     pool = signals(4, seed=1)
 
     def maps(count: int) -> egcam.Explanation:
-        difference = "latent" if path == "latent" else "increment"
-        gradient = egcam.Expected(lifted(pool, count), 6, path=path, difference=difference, kernel="gaussian")
+        gradient = egcam.Expected(lifted(pool, count), 6, path=path, difference="latent", kernel="gaussian")
         cam = egcam.GradientCAM(twin(count, pooled=False), gradient=gradient, weighting="summed", signed=True)
         return cam(lifted(signals(), count))
 
     image, other = maps(2), maps(dimensions)
     assert other.reference == "4 images"
     torch.testing.assert_close(other.maps.flatten(1), image.maps.flatten(1))
-    if path == "latent":
-        mask = torch.zeros(16)
-        mask[3:9] = 1
-        shares = [one.share(lifted(mask[None], count)[0]) for one, count in ((image, 2), (other, dimensions))]
-        torch.testing.assert_close(*shares)
-        torch.testing.assert_close(other.completeness.total, image.completeness.total)
+
+
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_slopes_and_shares(dimensions: int) -> None:
+    pool, mask = signals(4, seed=1), torch.zeros(16)
+    mask[3:9] = 1
+    image, other = (
+        egcam.SlopeCAM(twin(count, pooled=False), reference=lifted(pool, count), signed=True)(lifted(signals(), count))
+        for count in (2, dimensions)
+    )
+    assert other.reference == "4 images"
+    torch.testing.assert_close(other.maps.flatten(1), image.maps.flatten(1))
+    shares = [one.share(lifted(mask[None], count)[0]) for one, count in ((image, 2), (other, dimensions))]
+    torch.testing.assert_close(*shares)
+    for side in ("total", "expected", "around"):
+        torch.testing.assert_close(getattr(other.completeness, side), getattr(image.completeness, side))
 
 
 def test_a_loader_and_a_data_set_of_signals_are_references() -> None:

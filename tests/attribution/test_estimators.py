@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam.attribution.moments import Moments
 from egcam.attribution.sampling import SAMPLINGS, Sampling
-from egcam.attribution.weightings import Elementwise, GradientMean
+from egcam.attribution.weightings import Elementwise
 from support.forms import along_images
 from support.networks import (
     IMAGE,
@@ -147,69 +146,25 @@ def test_smooth_grad_cam_plus_plus_is_plus_plus_with_the_smooth_gradient() -> No
 
 
 @pytest.mark.parametrize(("weighting", "cam"), [("mean", egcam.GradCAM), ("elementwise", egcam.HiResCAM)])
-def test_slope_cam_is_a_cam_with_the_expected_gradient(weighting: str, cam: type[egcam.GradientCAM]) -> None:
+def test_expected_grad_cam_is_a_cam_with_the_expected_gradient(weighting: str, cam: type[egcam.GradientCAM]) -> None:
     network, images, others = perceptron_head(), pictures(2), pictures(5, seed=9)
-    options = {"reference": others, "samples": 8, "weighting": weighting, "signed": True}
-    named = egcam.SlopeCAM(network, LAYER, path="linear", **options)
-    found = named(images, target=1).maps
-    assert torch.equal(found, signed_map(cam, network, egcam.Expected(others, 8), images))
+    options = {"reference": others, "samples": 8, "weighting": weighting, "signed": True, "batch_size": 64}
+    plain = egcam.ExpectedGradCAM(network, LAYER, kernel=None, difference="none", **options)(images, target=1)
+    assert torch.equal(plain.maps, signed_map(cam, network, egcam.Expected(others, 8), images))
+    latent = {"path": "subset", "kernel": "gaussian", "difference": "latent", "seed": 3}
+    named = egcam.ExpectedGradCAM(network, LAYER, **latent, **options)(images, target=1)
+    assert torch.equal(named.maps, signed_map(cam, network, egcam.Expected(others, 8, **latent), images))
+    assert relative(named.maps, plain.maps) > 0.1
 
 
 @pytest.mark.parametrize(("weighting", "cam"), [("mean", egcam.GradCAM), ("elementwise", egcam.HiResCAM)])
-def test_at_a_linear_head_all_samples_agree_and_the_map_is_that_of_the_plain_gradient(
-    weighting: str, cam: type[egcam.GradientCAM]
-) -> None:
+def test_at_a_linear_head_the_map_is_that_of_the_plain_gradient(weighting: str, cam: type[egcam.GradientCAM]) -> None:
     network, images = pooled_linear_head(), pictures(2)
     found = along_images(network, LAYER, samples=6, weighting=weighting)(images, target=1)
     plain = cam(network, LAYER)(images, target=1)
     assert float(plain.maps.max()) > 0
     torch.testing.assert_close(found.maps, plain.maps, **EXACT)
     torch.testing.assert_close(found.heatmaps, plain.heatmaps, **EXACT)
-
-
-@pytest.mark.parametrize("pooled", [True, False])
-def test_agreement_by_hand(pooled: bool) -> None:
-    """Two channels on 1 x 2 cells: samples that agree (r = 1), that cancel out (r = 0), and between (r = 1/2)."""
-    weighting = GradientMean() if pooled else Elementwise()
-    single = [torch.tensor([[[[1.0, 3.0]], [[-2.0, -2.0]]]]), torch.tensor([[[[1.0, -1.0]], [[-2.0, 2.0]]]])]
-    activations = torch.tensor([[[[2.0, 1.0]], [[1.0, 3.0]]]])
-    first, size = torch.stack(single).mean(0), torch.stack(single).abs().mean(0)
-    found = weighting.map(Moments(first, size=size), activations, "agreed")
-    if pooled:
-        # w = (1, -1), sizes (1.5, 2): r = (2/3, 1/2); P = (1.25, 0.5), N = (0.25, 1.5) for A = 1.
-        each = [1.25 - 2 / 3 * 0.25, 0.5 - 0.5 * 1.5]
-        wanted = torch.tensor([[[2 * each[0] + each[1], each[0] + 3 * each[1]]]])
-    else:
-        # c = (2, -2), (1, 0): left, all agree; right, r = 1/2 with P = 1.5, N = 0.5, and r = 0 with P = N = 3.
-        wanted = torch.tensor([[[2.0 - 2.0, (1.5 - 0.5 * 0.5) + (3.0 - 0.0)]]])
-    torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("cam", [egcam.GradCAM, egcam.HiResCAM, egcam.XGradCAM])
-def test_negative_evidence_counts_by_its_weight(cam: type[egcam.GradientCAM]) -> None:
-    """1 is the CAM itself, 0 the positive parts alone, and the sum is linear in the weight in between."""
-    network, images = perceptron_head(), pictures(2)
-
-    def of(negative: float, **options: bool) -> Tensor:
-        return cam(network, LAYER, negative=negative, **options)(images, target=1).maps
-
-    assert torch.equal(of(1.0), cam(network, LAYER)(images, target=1).maps)
-    assert torch.equal(of(0.0, signed=True), of(1.0, signed=True))
-    full, none = of(1.0, signed=True), of(0.0)
-    torch.testing.assert_close(of(0.25), (0.25 * full + 0.75 * none).clamp(min=0), **EXACT)
-    assert bool((none > full + 1e-6).any()), "something must speak against the class here"
-
-
-def test_positive_parts_of_hires_cam_are_layer_cam_where_activations_are_positive() -> None:
-    network, images = perceptron_head(), pictures(2)
-    positive = egcam.HiResCAM(network, LAYER, negative=0.0)(images, target=1).maps
-    torch.testing.assert_close(positive, egcam.LayerCAM(network, LAYER)(images, target=1).maps, **EXACT)
-
-
-@pytest.mark.parametrize("negative", [-0.1, 1.5, float("nan"), "1", "agree", True])
-def test_negative_is_checked(negative: object) -> None:
-    with pytest.raises(egcam.errors.MethodError, match=r"negative is the weight .* from 0 to 1 .* or 'agreed'"):
-        egcam.GradCAM(perceptron_head(), LAYER, negative=negative)  # type: ignore[arg-type]
 
 
 @each_weighting
@@ -351,18 +306,20 @@ def test_kernel_noise_is_added_at_the_path_points(kernel: object, low: float, hi
     assert float(noise.std()) == pytest.approx(spread, rel=0.05)
 
 
-def test_the_paper_form_adds_uniform_noise_and_multiplies_by_the_response_to_the_difference() -> None:
-    """S = relu( sum_k mean_ij( 1/n sum_s f_k(x - x'_s) dy/dA_k at x' + a (x - x') + eta ) A_k ), eta ~ U(0, 1)."""
+@pytest.mark.parametrize("weighting", ["elementwise", "mean"])
+def test_the_paper_form_adds_uniform_noise_and_multiplies_by_the_response_to_the_difference(weighting: str) -> None:
+    """S = relu( sum_k W_k A_k ), W_k = 1/n sum_s f_k(x - x'_s) dy/dA_k at x' + a (x - x') + eta, eta ~ U(0, 1)."""
     network, images, others, samples = perceptron_head(), pictures(2), pictures(5, seed=3), 40
     for image in images:
         recorder, options = Recorder(), {"samples": samples, "reference": others, "batch_size": 64}
         with watched(network) as shown:
-            paper = egcam.explain(network, image[None], "expected-grad-cam", 1, signed=True, layer=LAYER, **options)
+            paper = egcam.explain(
+                network, image[None], "expected-grad-cam", 1, signed=True, layer=LAYER, weighting=weighting, **options
+            )
             found = paper.maps[0]
-        kernel = egcam.Kernel("uniform", scale=1.0)
-        form = {"path": recorder, "kernel": kernel, "difference": "input", "weighting": "mean", "negative": 1.0}
-        composed = along_images(network, LAYER, signed=True, **form, **options)(image[None], target=1)
-        assert torch.equal(found, composed.maps[0])
+        form = {"path": recorder, "kernel": egcam.Kernel("uniform", scale=1.0), "difference": "input"}
+        composed = along_images(network, LAYER, signed=True, weighting=weighting, **form, **options)
+        assert torch.equal(found, composed(image[None], target=1).maps[0])
         points, differences = shown[1], shown[2]
         noise = points - torch.stack([point for *_, point in recorder.calls])
         assert float(noise.min()) >= 0
@@ -371,7 +328,8 @@ def test_the_paper_form_adds_uniform_noise_and_multiplies_by_the_response_to_the
         for (reference, *_), difference in zip(recorder.calls, differences, strict=True):
             torch.testing.assert_close(difference, image - reference, **EXACT)
         weights = (activations_at(network, differences) * gradients_at(network, points)).mean(0)
-        truth = (weights.mean((1, 2), keepdim=True) * activations_at(network, image[None])[0]).sum(0)
+        weights = weights.mean((1, 2), keepdim=True) if weighting == "mean" else weights
+        truth = (weights * activations_at(network, image[None])[0]).sum(0)
         torch.testing.assert_close(found, truth, **EXACT)
 
 
@@ -570,7 +528,7 @@ def test_grad_cam_is_blind_where_the_output_is_saturated() -> None:
     assert not found.heatmaps.any()
 
 
-def test_slope_cam_sees_past_saturation() -> None:
+def test_the_expected_gradient_sees_past_saturation() -> None:
     """From black, the gradient is 1 for a < 1/4 and 0 from there on: E[g] = 1/4, by strata of 1/4 exactly."""
     found = along_images(saturated(), LAYER, reference="black", samples=32)(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
@@ -582,11 +540,18 @@ def test_slope_cam_sees_past_saturation() -> None:
     assert float(scattered.error.max()) > 0.01
 
 
-@pytest.mark.parametrize("path", ["latent", "linear"])
-def test_summed_map_of_the_saturated_network_is_complete(path: str) -> None:
+COMPLETE: dict[str, Callable[[], egcam.Explainer]] = {
+    "slope": lambda: egcam.SlopeCAM(saturated(), LAYER, reference="black", signed=True),
+    "path": lambda: along_images(
+        saturated(), LAYER, reference="black", difference="latent", weighting="summed", signed=True
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_summed_map_of_the_saturated_network_is_complete(kind: str) -> None:
     """E[(A - 0) g] = A / 4, whose total is 1 = y(x) - y(0)."""
-    cam = egcam.SlopeCAM(saturated(), LAYER, reference="black", path=path, difference="latent", signed=True)
-    found = cam(BRIGHT, target=0)
+    found = COMPLETE[kind]()(BRIGHT, target=0)
     torch.testing.assert_close(found.maps[0], BRIGHT[0, 0] / 4, **EXACT)
     assert float(found.maps.sum()) == pytest.approx(1, abs=1e-12)
 

@@ -139,8 +139,8 @@ def test_labels():
 def test_what_was_done_is_in_the_result(method):
     explanation = explainer(method, small_net(), layer="relu2")(pictures(), 1)
     assert explanation.method == method
-    sampled = method.startswith(("expected", "smooth", "rise"))
-    compared = method.startswith(("expected", "integrated", "occlusion"))
+    sampled = method.startswith(("slope", "expected", "smooth", "rise"))
+    compared = method.startswith(("slope", "expected", "integrated", "occlusion"))
     assert (explanation.error is not None) == sampled
     assert (explanation.reference is not None) == compared
     assert explanation.layer == ("relu2" if method in AT_LAYER else "input")

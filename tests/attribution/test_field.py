@@ -295,7 +295,7 @@ def test_maps_of_scaled_copies_are_enlarged_again() -> None:
 
 def test_copies_of_sampled_estimators_have_errors_and_any_weighting() -> None:
     network, images = smooth_everywhere(), pictures(2)
-    for inner in (egcam.Smooth(6), egcam.Expected("black", 6), egcam.Expected("black", 6, path="latent")):
+    for inner in (egcam.Smooth(6), egcam.Expected("black", 6), egcam.Expected("black", 6, difference="latent")):
         gradient = egcam.Augmented(inner, contrasts=(1.0,))
         for weighting in ("mean", "plus-plus", "principal"):
             cam = egcam.GradientCAM(network, LAYER, gradient=gradient, weighting=weighting, signed=True)

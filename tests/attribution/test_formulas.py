@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import egcam
 from egcam.attribution import registry
-from support.corrected_samples import corrected
 from support.networks import (
     NETWORKS,
     perceptron_head,
@@ -28,7 +27,7 @@ from support.networks import (
     watched,
 )
 from support.small_models import METHODS
-from support.steps_by_hand import attribution, first_half
+from support.steps_by_hand import attribution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,58 +185,25 @@ def integrated_grad_cam(case: Case) -> np.ndarray:
 
 
 def slope_cam(case: Case) -> np.ndarray:
-    """The mean over references of slope times step from A' to A, summed over the channels.
-
-    Before a dense head in one step. At the linear heads any steps give the same.
-    """
+    """The mean over references of slope times step from A' to A, summed over the channels."""
     here = case.activations(case.image)
-    dense = isinstance(case.network.head[0], nn.Flatten)
-    maps = []
-    for number, (reference, _) in enumerate(draws(case.image)[: SAMPLES if dense else SAMPLES // 2]):
-        assert any(torch.equal(seen, reference) for seen in case.samples)
-        there = case.activations(reference)
-        half = None if dense else first_half(number, here.shape[1:])
-        maps.append(attribution(case.network.head, there, here, case.target, case.score, half).sum(0))
+    shown = list(torch.cat(case.shown))
+    drawn = [one for one in OPTIONS["slope-cam"]["reference"] if any(torch.equal(one, image) for image in shown)]
+    assert len(drawn) == SAMPLES
+    lowers = [case.activations(reference) for reference in drawn]
+    maps = [attribution(case.network.head, there, here, case.target, case.score).sum(0) for there in lowers]
     return case.rectified(np.mean(maps, 0))
 
 
-def draws(image: Tensor) -> list[tuple[Tensor, float]]:
-    """(x', a) of every sample: a path of images is asked for the same ones."""
-    found: list[tuple[Tensor, float]] = []
-
-    def path(references: Tensor, images: Tensor, share: float) -> Tensor:
-        found.append((references[0], share))
-        return images
-
-    egcam.SlopeCAM(perceptron_head(), LAYER, path=path, **OPTIONS["slope-cam"])(image[None], target=0)
-    return found
-
-
-def latent_path(case: Case) -> np.ndarray:
-    """1/n sum_s sum_k (A - A'_s) * dy/dA at A'_s + a_s (A - A'_s): in the layer's own space, with its difference.
-
-    Then corrected so that it adds up to y(A) - 1/n sum_s y(A'_s).
-    """
-    here = case.activations(case.image)
-    maps, rises = [], []
-    for reference, share in draws(case.image):
-        there = case.activations(reference)
-        maps.append(((here - there) * case.gradient_at(there + share * (here - there))).sum(0))
-        rises.append(float((case.y(torch.from_numpy(here)) - case.y(torch.from_numpy(there))).detach()))
-    samples = np.stack(maps).reshape(len(maps), -1)
-    return case.rectified(corrected(samples, samples.sum(1), np.mean(rises)).reshape(maps[0].shape))
-
-
-def slope_cam_paper(case: Case) -> np.ndarray:
-    """Pooled, d = f(x - x'). The network is shown the image, all points z_s, then all x - x'_s."""
+def expected_grad_cam(case: Case) -> np.ndarray:
+    """By location, d = f(x - x'). The network is shown the image, all points z_s, then all x - x'_s."""
     _, points, differences = case.shown
     assert len(points) == len(differences) == SAMPLES
     average = sum(
         case.activations(difference) * case.gradient(point)
         for point, difference in zip(points, differences, strict=True)
     )
-    weights = [w.mean() / SAMPLES for w in average]
-    return case.rectified(weighted_channels(weights, case.activations(case.image)))
+    return case.rectified((average / SAMPLES * case.activations(case.image)).sum(0))
 
 
 def cam(case: Case) -> np.ndarray:
@@ -421,7 +387,7 @@ FORMULAS: dict[str, Callable[[Case], np.ndarray]] = {
     "score-cam": score_cam,
     "ablation-cam": ablation_cam,
     "slope-cam": slope_cam,
-    "expected-grad-cam": slope_cam_paper,
+    "expected-grad-cam": expected_grad_cam,
     "input-gradient": input_gradient,
     "smooth-grad": smooth_grad,
     "integrated-gradients": integrated_gradients,
@@ -485,16 +451,6 @@ PAIRS = [(method, name) for method in FORMULAS for name in NETWORKS if method !=
 @pytest.mark.parametrize(("method", "network"), PAIRS)
 def test_signed_map_follows_the_formula_on_every_network(method: str, network: str) -> None:
     assert_follows_formula(method, NETWORKS[network](), [2, 0, 1], signed=True)
-
-
-@pytest.mark.parametrize("score", ["logit", "probability"])
-@pytest.mark.parametrize("network", ["perceptron", "signed", "in-place"])
-def test_the_latent_path_follows_its_formula(network: str, score: str) -> None:
-    model, image = NETWORKS[network](), pictures(1)
-    options = {**options_of("slope-cam"), "path": "latent"}
-    found = egcam.explain(model, image, "slope-cam", 1, score=score, signed=True, **options).maps[0]
-    truth = latent_path(Case(model, image[0], 1, score, True, []))
-    torch.testing.assert_close(found, torch.from_numpy(truth), **EXACT)
 
 
 def network_for(method: str) -> nn.Module:

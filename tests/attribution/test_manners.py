@@ -536,15 +536,16 @@ def test_further_inputs_stay_in_step_with_their_images(method):
         assert close(found[part], alone)
 
 
-def test_latent_differences_are_not_shared_between_images_with_different_inputs():
+@pytest.mark.parametrize("method", ["slope-cam", "expected-grad-cam"])
+def test_what_references_give_is_not_shared_between_images_with_different_inputs(method):
     model, images = seeded(_Conditioned).eval(), pictures(2)
     scale, mask = torch.tensor([0.5, 2.0]), torch.ones(2, 1, 12, 12)
     how = {"reference": pictures(1, seed=9), "difference": "latent"}
-    found = maps("slope-cam", model, images, inputs=(scale,), keywords={"mask": mask}, **how)
+    found = maps(method, model, images, inputs=(scale,), keywords={"mask": mask}, **how)
     for number in range(2):
         part = slice(number, number + 1)
         more = {"inputs": (scale[part],), "keywords": {"mask": mask[part]}}
-        assert close(found[part], maps("slope-cam", model, images[part], **more, **how))
+        assert close(found[part], maps(method, model, images[part], **more, **how))
 
 
 class _Nested(SmallNet):
@@ -807,9 +808,9 @@ def test_streams_are_lazy():
     assert read == [0]
 
 
-@pytest.mark.parametrize(("method", "passes"), [("slope-cam", 3 + 2), ("smooth-grad-cam++", 3 * (1 + 5))])
+@pytest.mark.parametrize(("method", "passes"), [("slope-cam", 3 + 5 + 5), ("smooth-grad-cam++", 3 * (1 + 5))])
 def test_progress_counts_the_passes_made(method, passes):
-    """Five samples, two for a reference: references are passed once for all images, noisy copies for each."""
+    """Five samples: references are passed once for all images, and five times one row to see what the layer is like."""
     model, images = small_net(), pictures(3)
     reports: list[tuple[int, int]] = []
     explanation = explainer(method, model, batch_size=4)(

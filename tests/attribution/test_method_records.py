@@ -95,7 +95,7 @@ def test_a_method_is_described_in_one_file_only() -> None:
 
 def test_options_are_those_of_the_signature_with_their_defaults() -> None:
     options = registry.method("expected-grad-cam").options()
-    assert (options["samples"], options["seed"], options["kernel"]) == (32, 0, egcam.Kernel("uniform", scale=1.0))
+    assert (options["samples"], options["seed"], options["kernel"]) == (16, 0, egcam.Kernel("uniform", scale=1.0))
     assert (options["signed"], options["score"]) == (False, "logit")
     assert next(iter(options)) == "layer"
     assert "model" not in options

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
+from support.forms import along_images
 from support.networks import (
     flat_linear_head,
     perceptron_head,
@@ -151,8 +152,10 @@ def test_captum_layer_gradient_shap_with_our_shares_is_the_latent_summed_map(
     attr: object, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module]
 ) -> None:
     network, image, other = build(), pictures(1), pictures(1, seed=4)
-    options = {"samples": 16, "reference": other, "difference": "latent", "weighting": "summed", "layer": LAYER}
-    found, shares = recorded(lambda path: signed("slope-cam", network, image, 1, path=path, **options))
+    form = {"reference": other, "samples": 16, "difference": "latent", "weighting": "summed", "batch_size": 64}
+    found, shares = recorded(
+        lambda path: along_images(network, LAYER, path=path, signed=True, **form)(image, target=1).maps
+    )
     monkeypatch.setattr(np.random, "uniform", lambda low, high, size: np.array(shares))
     peer = attr.LayerGradientShap(network, network.features).attribute(image, other, n_samples=16, target=1)
     torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
@@ -161,17 +164,19 @@ def test_captum_layer_gradient_shap_with_our_shares_is_the_latent_summed_map(
 def test_captum_layer_gradient_shap_at_a_linear_head(attr: object) -> None:
     """The gradient is constant there, so captum's own shares do not matter."""
     network, images, other = flat_linear_head(), pictures(3), pictures(1, seed=4)
-    options = {"samples": 8, "reference": other, "path": "linear", "difference": "latent", "layer": LAYER}
-    found = signed("slope-cam", network, images, TARGETS, **options)
+    form = {"reference": other, "samples": 8, "difference": "latent", "weighting": "summed"}
+    found = along_images(network, LAYER, signed=True, **form)(images, target=TARGETS).maps
     peer = attr.LayerGradientShap(network, network.features).attribute(images, other, n_samples=3, target=TARGETS)
     torch.testing.assert_close(found, peer.sum(1).detach(), **EXACT)
+    slopes = egcam.SlopeCAM(network, LAYER, reference=other, signed=True)(images, target=TARGETS).maps
+    torch.testing.assert_close(slopes, peer.sum(1).detach(), **EXACT)
 
 
 def test_captum_layer_gradient_shap_agrees_within_the_error(attr: object) -> None:
     """Many references and captum's own draws, which repeat references at random and so scatter more than ours."""
     network, image, others = signed_activations(), pictures(1), pictures(6, seed=4)
-    options = {"samples": 384, "reference": others, "path": "linear", "difference": "latent", "layer": LAYER}
-    found = egcam.explain(network, image, "slope-cam", 1, signed=True, batch_size=64, **options)
+    form = {"reference": others, "samples": 384, "difference": "latent", "weighting": "summed"}
+    found = along_images(network, LAYER, signed=True, batch_size=64, **form)(image, target=1)
     np.random.seed(0)  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

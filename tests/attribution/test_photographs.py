@@ -71,18 +71,18 @@ def test_what_has_no_colours_is_refused() -> None:
         photographs(mean=0.5)
 
 
-def test_they_pass_through_the_network_once_for_each_explainer() -> None:
+def test_they_pass_through_the_network_once() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(144, 8), torch.nn.Tanh(),
         torch.nn.Linear(8, 3),
     )  # fmt: skip
-    gradient = egcam.Expected("photographs", 32, path="latent", difference="latent")
-    cam = egcam.GradientCAM(model, "1", gradient=gradient, weighting="summed", signed=True)
-    assert cam(torch.rand(2, 3, 8, 8)).passes == 2 + 32
+    cam = egcam.SlopeCAM(model, "1", reference="photographs", samples=24)
+    assert cam(torch.rand(2, 3, 8, 8)).passes >= 2 + 24
     assert cam(torch.rand(2, 3, 8, 8)).passes == 2
-    assert cam(torch.randn(1, 3, 8, 8) * 3).passes == 1 + 32  # another normalisation
-    assert cam(torch.rand(1, 3, 8, 8)).reference == "32 of 64 photographs (as values from 0 to 1)"
+    assert cam(torch.randn(1, 3, 8, 8) * 3).passes >= 1 + 24  # another normalisation
+    assert cam(torch.rand(1, 3, 8, 8)).passes == 1
+    assert cam(torch.rand(1, 3, 8, 8)).reference == "24 of 64 photographs (as values from 0 to 1)"
 
 
 def test_every_photograph_has_an_author_and_a_free_licence() -> None:

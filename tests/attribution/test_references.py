@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -505,13 +505,19 @@ def test_a_mixture_takes_its_parts_in_turn() -> None:
         egcam.attribution.references.mixture()
 
 
-def test_the_default_in_a_layers_own_space_is_photographs() -> None:
+@pytest.mark.parametrize(
+    "method",
+    [egcam.SlopeCAM, egcam.ExpectedGradCAM, egcam.ExpectedGradients, along_images],
+    ids=lambda one: one.__name__,
+)
+def test_the_default_is_photographs(method: Callable[..., egcam.Explainer]) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
     images = torch.rand(2, 3, 8, 8)
-    found = egcam.SlopeCAM(network, "1")(images, target=1)
-    assert found.reference == "32 of 64 photographs (as values from 0 to 1)"
-    same = egcam.SlopeCAM(network, "1", reference="photographs")(images, target=1)
+    layer = {} if method is egcam.ExpectedGradients else {"layer": "1"}
+    found = method(network, **layer, samples=6)(images, target=1)
+    assert found.reference == "6 of 64 photographs (as values from 0 to 1)"
+    same = method(network, **layer, samples=6, reference="photographs")(images, target=1)
     assert torch.equal(found.maps, same.maps)
 
 
@@ -522,7 +528,7 @@ def test_images_that_photographs_do_not_fit_are_compared_with_blurred_copies_and
     assert torch.equal(found.maps, same.maps)
 
 
-def test_the_default_on_a_path_of_images_is_blurred_copies_and_colours() -> None:
+def test_on_a_path_of_images_the_default_for_them_is_the_same() -> None:
     found = along_images(perceptron_head(), LAYER, samples=4)(pictures(2), target=1)
     assert found.reference == "blurred and colours"
     same = along_images(

@@ -1,4 +1,4 @@
-"""Methods on the tokens of a transformer: Ablation-CAM, the latent path, where a map lies, and what is refused."""
+"""Methods on the tokens of a transformer: Ablation-CAM, SlopeCAM, where a map lies, and what is refused."""
 
 from __future__ import annotations
 
@@ -66,38 +66,38 @@ def test_ablation_cam():
     assert found.passes == 2, "the rest are tails"
 
 
-@pytest.mark.parametrize("difference", ["none", "latent"])
-def test_the_latent_path(difference):
-    """W = 1/n sum_s d g(A' + a (A - A')) with A, A' all tokens at the layer; what goes around it stays the image's."""
-    model, images, steps = transformer(), pictures(), 5
-    _, here = with_tokens(model, images, lambda output: output)
-    _, there = with_tokens(model, torch.zeros_like(images), lambda output: output)
-    weights = torch.zeros_like(here)
-    for step in range(steps):
-        point = (there + (step + 0.5) / steps * (here - there)).detach().requires_grad_()
-        scores, _ = with_tokens(model, images, lambda output, point=point: point)
-        weights += torch.autograd.grad(scores.sum(), point)[0] / steps
-    wanted = (weights * (here - there if difference == "latent" else here)).sum(2)[:, 1:].detach()
-    gradient = egcam.Integrated(steps, reference=egcam.references.constant(0.0), path="latent", difference=difference)
-    weighting = "summed" if difference == "latent" else "elementwise"
-    found = egcam.GradientCAM(model, gradient=gradient, weighting=weighting, signed=True)(images, target=1)
-    assert found.layer == LAYER
-    torch.testing.assert_close(found.maps, wanted.reshape(2, 2, 3), rtol=1e-8, atol=1e-10)
+REFERENCES = torch.randn(3, 3, 32, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def test_expected_on_the_latent_path_is_complete_over_all_tokens():
+def test_slope_cam_adds_up_over_all_tokens():
     """Their total, that of the class token included, is the rise of the score when the layer goes from A' to A."""
     model, images = transformer(), pictures(1)
-    others = torch.randn(3, 3, 32, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    gradient = egcam.Expected(others, 1536, path="latent", difference="latent")
-    found = egcam.GradientCAM(model, gradient=gradient, weighting="summed", signed=True)(images, target=1)
+    found = egcam.SlopeCAM(model, LAYER, reference=REFERENCES, signed=True)(images, target=1)
     with torch.no_grad():
         score = model(images)[:, 1]
-        _, tokens = with_tokens(model, others, lambda output: output)
-        there = torch.stack([with_tokens(model, images, lambda _, one=one: one[None])[0] for one in tokens])
-    rise = score - there.mean(0)
-    torch.testing.assert_close(found.completeness.expected, rise, rtol=0, atol=0.01 * float(rise.abs().max()))
-    torch.testing.assert_close(found.completeness.total, rise, rtol=0, atol=0.01 * float(rise.abs().max()))
+        _, tokens = with_tokens(model, REFERENCES, lambda output: output)
+        lower = torch.stack([with_tokens(model, images, lambda _, one=one: one[None])[0] for one in tokens])
+        references = model(REFERENCES)[:, 1].mean()
+    sides, exact = found.completeness, {"rtol": 1e-8, "atol": 1e-10}
+    assert bool(sides.exact.all())
+    torch.testing.assert_close(sides.total, score - lower.mean(0), **exact)
+    torch.testing.assert_close(sides.expected, score - references, **exact)
+    torch.testing.assert_close(sides.around, lower.mean(0) - references, **exact)
+    assert float((found.maps.sum() - sides.total).abs()) > 1e-3, "the class token has a share that no cell shows"
+
+
+def test_slope_cam_of_tokens_is_the_derivative_for_a_small_step():
+    """As references come near the image, slope times step becomes gradient times step, token by token."""
+    model, images = transformer(), pictures(1)
+    near = images + 1e-6 * REFERENCES[:1]
+    _, here = with_tokens(model, images, lambda output: output)
+    _, there = with_tokens(model, near, lambda output: output)
+    middle = ((here + there) / 2).detach().requires_grad_()
+    scores, _ = with_tokens(model, images, lambda output: middle)
+    (gradient,) = torch.autograd.grad(scores.sum(), middle)
+    wanted = (gradient * (here - there)).sum(2)[:, 1:].detach().reshape(1, 2, 3)
+    found = egcam.SlopeCAM(model, LAYER, reference=near, signed=True)(images, target=1)
+    torch.testing.assert_close(found.maps, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 
 
 class Bright(nn.Module):

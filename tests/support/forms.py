@@ -1,4 +1,4 @@
-"""SlopeCAM along a path of images: the form most tests of sampling are about, since its points are images."""
+"""A gradient CAM of the gradient averaged along paths of images: what most tests of sampling are about."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ def along_images(
     layer: Any = None,
     *,
     weighting: Any = "elementwise",
-    negative: Any = "agreed",
     samples: int = 32,
     reference: Any = None,
     **options: Any,
@@ -22,7 +21,7 @@ def along_images(
     """`options` are those of `egcam.Expected`, or those all explainers take."""
     shared = {key: options.pop(key) for key in list(options) if key in _COMMON}
     gradient = egcam.Expected(reference, samples, **options)
-    return egcam.GradientCAM(model, layer, gradient=gradient, weighting=weighting, negative=negative, **shared)
+    return egcam.GradientCAM(model, layer, gradient=gradient, weighting=weighting, **shared)
 
 
 _COMMON = ("score", "classes", "signed", "batch_size", "memory", "reshape")

@@ -185,16 +185,10 @@ def test_by_location_heat_is_all_in_the_connected_cell() -> None:
 
 
 def test_tails_by_themselves_too() -> None:
-    """Ablation-CAM and the latent path replay what follows the stitched map."""
+    """SlopeCAM runs what follows the stitched map by itself."""
     trial = truth.difull_trial(network(), grids(), "0")
     away = 1 - trial.truth
-    found = egcam.GradientCAM(
-        trial.model,
-        "cells",
-        gradient=egcam.Integrated(4, path="latent", difference="latent"),
-        weighting="summed",
-        signed=True,
-    )(trial.images, trial.targets)
+    found = egcam.SlopeCAM(trial.model, "cells", reference="black", signed=True)(trial.images, trial.targets)
     assert float((found.maps * away).abs().max()) == 0
     assert float(found.maps.abs().sum()) > 0
 

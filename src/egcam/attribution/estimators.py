@@ -213,6 +213,5 @@ class Expected(Estimator):
             per_sample=self._per_sample,
             distinct=self.samples if self.tolerance is None and self.sampling != "monte-carlo" else None,
         )
-        sizes = replicate_sizes(self.samples * self._per_sample, self.tolerance is not None)
-        design = Design(sizes, self._per_sample, self.tolerance)
+        design = Design(strata, self._per_sample, self.tolerance)
         return _averaged_between(task, self.reference.for_images(task.images), plan, design, wanted, map_of)

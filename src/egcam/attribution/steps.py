@@ -110,6 +110,7 @@ def drawn_for(task: Task, source: Reference, samples: int, seed: int) -> list[Dr
 def steps_at(task: Task, point: LayerPoint, drawn: Sequence[Drawn]) -> Steps:
     """The steps of the task's only image at a layer."""
     place = _Place(task, task.probe.at(point), drawn)
+    place.goes_around()  # what goes wrong in plain passes is the model's own error
     try:
         return place.by_slopes()
     except torch.OutOfMemoryError:
@@ -205,7 +206,7 @@ class _Place:
         (found,) = run.graph.pull(outputs, slopes, [run.leaf], record, keep=run.lasts)
         if found is None:
             raise Unlike
-        return wide_enough(found).mul_(step), lower.detach()
+        return wide_enough(found) * step, lower.detach()
 
     def _recorded_score(self, output: Any) -> tuple[Tensor, Record]:
         """(1,) the image's score, and what its operations got."""
@@ -242,7 +243,7 @@ class _Place:
 
     def _ends(self) -> _Ends | None:
         """The references at the layer, where something is kept of them or goes around it."""
-        if self._goes_around():
+        if self.goes_around():
             return self._kept("without graph", self._run_forward)
         if self.key is None:
             return None
@@ -284,7 +285,7 @@ class _Place:
 
             saving = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
             with saving, opaque_modules(self.probe.model) as opaque:
-                self.probe.graph(self.drawn[0].images, self.task.rows, SlopeGraph())
+                self.probe.graph(self.drawn[0].images, self.task.rows, SlopeGraph(first=True))
             self.task.meter.add(1)
             return sum(places.values()), opaque
 
@@ -294,7 +295,8 @@ class _Place:
         most = _MOST_AT_ONCE if self.task.limit is None else self.task.limit
         return max(1, min(most, self.task.memory // max(1, 2 * self._row_bytes())))
 
-    def _goes_around(self) -> bool:
+    def goes_around(self) -> bool:
+        """Whether something reaches the output on a way around the layer."""
         return self.task.session.kept(("goes around", *self.conditions), lambda: (self._try_swap(), 0))
 
     def _try_swap(self) -> bool:
@@ -303,11 +305,13 @@ class _Place:
         Two images change places at the layer alone: if all goes through it, so do their outputs.
         """
         images = torch.cat([self.task.images, self.drawn[0].images])
-        rows = self.task.rows.expand(2)
-        seen = self.probe.forward(images, rows)
-        swapped = list(tensors_in(self.probe.replaced(images, rows, seen.raw[0].flip(0))))
+        at_once = 1 if self.task.limit == 1 else 2
+        parts = [(some, self.task.rows.expand(len(some))) for some in torch.split(images, at_once)]
+        seen = [self.probe.forward(*part) for part in parts]
+        other = torch.split(torch.cat([run.raw[0] for run in seen]).flip(0), at_once)
+        swapped = _columns([self.probe.replaced(*part, raw) for part, raw in zip(parts, other, strict=True)])
         self.task.meter.add(4)
-        truth = list(tensors_in(seen.output))
+        truth = _columns([run.output for run in seen])
         return not truth or len(swapped) != len(truth) or not all(map(_are_swapped, swapped, truth))
 
     def _run_forward(self) -> _Ends:
@@ -367,6 +371,16 @@ class _Place:
         references = self._scores(ends.output, len(lower))
         score = self._scores(tail.output, 1)
         return Steps(maps, totals, score[0], lower, references, self._rounding(here, score), reason)
+
+
+def _columns(outputs: Sequence[Any]) -> list[Tensor]:
+    """Each tensor of an output, with the rows of all outputs; none where they do not go together."""
+    columns = zip(*(list(tensors_in(output)) for output in outputs), strict=False)
+    if len(outputs) == 1:
+        return [column[0] for column in columns]
+    alike = [column for column in columns if column[0].ndim and len({part.shape for part in column}) == 1]
+    everything = all(len(list(tensors_in(output))) == len(alike) for output in outputs)
+    return [torch.cat(column) for column in alike] if everything else []
 
 
 def _joined(outputs: Sequence[Any]) -> Any:

@@ -21,7 +21,7 @@ from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
-from egcam.models.nested import mapped_tensors, tensor_in, tensors_in, with_first_tensor
+from egcam.models.nested import mapped_tensors, tensor_in, with_first_tensor
 from egcam.models.reading import Reader, Reshape
 from egcam.models.restore import add_hook
 from egcam.models.slopes import Recording, SlopeGraph
@@ -120,7 +120,7 @@ class _Tap:
         self.gradients_were_off = not torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         self.tensor = found if found.requires_grad else found.detach().requires_grad_()
-        return self.mark(self.tensor.clone())
+        return self.mark(self.tensor).clone()
 
 
 class Probe:
@@ -209,21 +209,13 @@ class Probe:
 
     def graph(self, images: Tensor, rows: Tensor, graph: SlopeGraph) -> tuple[Tensor, Any]:
         """What the layer returned, (n, …), and the model's output, with the graph of what lies between."""
-        last: Tensor | None = None
-        # A network may switch gradients off around the layer and, leaving that block, back to what was before.
-        for before_layer in (torch.no_grad(), torch.enable_grad()):
-            graph.forget_operations(0)
-            with (
-                before_layer,
-                self._taps(len(images), with_gradient=True, mark=graph.mark) as taps,
-                graph.watching(self.model),
-            ):
-                output = self._run(images, rows, torch.preserve_format)
-            last = self._tapped_or(taps[0], images)
-            if any(tensor.requires_grad for tensor in tensors_in(output)):
-                break
-        assert last is not None
-        return last, output
+        with (
+            torch.no_grad(),
+            self._taps(len(images), with_gradient=True, mark=graph.mark) as taps,
+            graph.watching(self.model),
+        ):
+            output = self._run(images, rows, torch.preserve_format)
+        return self._tapped_or(taps[0], images), output
 
     def replaced(self, images: Tensor, rows: Tensor, activations: Tensor) -> Any:
         """The model's output for images when the layer returns `activations` (B, …) in place of its own."""

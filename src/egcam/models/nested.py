@@ -52,8 +52,25 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def mapped_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The value with `function` of each tensor in its tuples, lists and dicts."""
-    return mapped(value, lambda item: function(item) if isinstance(item, Tensor) else item)
+    """The value with `function` of each tensor in its tuples, lists, dicts and dataclasses.
+
+    Example:
+        >>> import torch
+        >>> mapped_tensors([torch.ones(2), "text"], lambda tensor: tensor + 1)
+        [tensor([2., 2.]), 'text']
+    """
+
+    def changed(item: Any) -> Any:
+        if isinstance(item, Tensor):
+            return function(item)
+        if not is_dataclass(item) or not any(True for _ in tensors_in(item)):
+            return item
+        result = copy.copy(item)
+        for entry in fields(item):
+            object.__setattr__(result, entry.name, mapped_tensors(getattr(item, entry.name), function))
+        return result
+
+    return mapped(value, changed)
 
 
 def named_or_only(output: Any, keys: Iterable[str], fits: Callable[[Tensor], bool], what: str, target: str) -> Tensor:

@@ -217,8 +217,8 @@ class Replay:
         """A copy of `activations` (B, …) to start from, and the model's output for it, with the graph between them."""
         leaf = activations.detach().clone().requires_grad_()
         self.runs_by_itself  # noqa: B018 (tried now, because it takes rows of its own)
-        with torch.enable_grad(), graph.watching(self._probe.model):
-            start = graph.mark(leaf.clone())
+        with torch.no_grad(), graph.watching(self._probe.model):
+            start = graph.mark(leaf).clone()
             output = self._replay(start, own) if self._shadow is not None else self._whole(start, own)
         return leaf, output
 

@@ -210,9 +210,16 @@ _RUNS_MODULE = nn.Module._call_impl.__code__
 
 
 def _wait_for_visitors(module: nn.Module) -> None:
-    """Before a model runs: a thread that does not visit it waits until it is back in the mode that thread wants."""
+    """Before a model runs: a thread that does not visit it waits until it is back in the mode that thread wants.
+
+    For one that does, what the network draws begins anew.
+    """
     with _lock:
-        if any(visit.thread == threading.get_ident() for visit in _visits):
+        visits = [visit for visit in _visits if visit.thread == threading.get_ident()]
+        for visit in visits:
+            if visit.draws is not None:
+                visit.draws.begin_anew()
+        if visits:
             if id(module) in _states and _is_put_in_training(module):
                 raise ModelError(_TRAINED)
             return
@@ -306,8 +313,9 @@ def untouched(model: nn.Module, device: torch.device) -> AbstractContextManager[
 
     Mode, buffers and hooks are restored when the block ends, whatever ends it, an interrupt at any instant included.
     Several threads may be inside for the same model: the first one in records, the last one out restores. Torch's
-    global random state is neither read nor written: what a network draws comes from a generator of its own, the same in
-    every block. (A network that has drawn nothing in one whole block is believed to draw nothing.)
+    global random state is neither read nor written: what a network draws comes from a generator of its own, the same
+    in every pass, so that no map depends on what was run before it. (A network that has drawn nothing in one whole
+    block is believed to draw nothing.)
 
     A thread that runs a model in training mode and one that explains it do not go together: a training pass waits at
     the model's door until the block ends, a block that would begin in the middle of a training pass is refused, and one

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -99,19 +99,40 @@ def _structure_of(model: nn.Module) -> Hashable:
     return tuple(
         (
             name,
-            id(module),
-            tuple(map(id, module._forward_hooks.values())),
-            tuple(map(id, module._forward_pre_hooks.values())),
+            _Same(module),
+            tuple(module._forward_hooks),  # their numbers, which torch gives out once
+            tuple(module._forward_pre_hooks),
             tuple(_mark(value) for key, value in vars(module).items() if key not in _TORCHS),
         )
         for name, module in model.named_modules()
     )
 
 
+class _Same:
+    """Equal to another of the same object for as long as that lives: its address may then be another's."""
+
+    def __init__(self, value: Any) -> None:
+        self._address = id(value)
+        try:
+            self._value: ref[Any] | None = ref(value)
+        except TypeError:  # dictionaries and the like
+            self._value = None
+
+    @property
+    def _lives(self) -> bool:
+        return self._value is None or self._value() is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._address == other._address and self._lives and other._lives
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+
 def _mark(value: Any) -> Hashable:
     """What tells an attribute from what it was."""
     if isinstance(value, Tensor):
-        return id(value), 0 if value.is_inference() else value._version
+        return _Same(value), 0 if value.is_inference() else value._version
     if isinstance(value, list):
         return tuple(map(_mark, value))
     if type(value) is dict:
@@ -120,6 +141,6 @@ def _mark(value: Any) -> Hashable:
         try:
             hash(value)
         except TypeError:
-            return id(value)
+            return _Same(value)
         return type(value), value
-    return id(value)
+    return _Same(value)

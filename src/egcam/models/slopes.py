@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from egcam.errors import LayerError
 from egcam.models.nested import mapped_tensors, tensors_in
@@ -73,14 +74,29 @@ class _Following(TorchFunctionMode):
         whole: the names of modules that are taken as one operation; see `opaque_modules`.
     """
 
+    has_graph: bool  # whether what is run has derivatives
+
     def __init__(self, whole: Collection[str] = ()) -> None:
         super().__init__()
         self._whole = whole
-        self._begun = 0
+        self._first_within = 0
         self._mark = object()  # of this run: a tensor of the user's that is written into keeps it
+        self._begun = False
+
+    def __exit__(self, *error: Any) -> None:
+        """End the block; an interrupt within an operation, for which torch takes the mode away, must come through."""
+        if not self._is_active:
+            traceback.clear_frames(error[2])  # what torch was about to do, to put the mode back, is done here
+        if self._is_active:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    @property
+    def _is_active(self) -> bool:
+        return any(mode is self for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
     def mark(self, value: Any) -> Any:
         """The same, with all tensors marked as following from the layer."""
+        self._begun = True
         for tensor in tensors_in(value):
             tensor._egcam_follows = self._mark  # type: ignore[attr-defined]
         return value
@@ -145,18 +161,18 @@ class _Following(TorchFunctionMode):
                 yield
 
     def _begin_whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begun = self.operations()
+        self._first_within = self.operations()
 
     def _take_whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if not self.follows([args, kwargs]):
             return None
-        self.forget_operations(self._begun)
+        self.forget_operations(self._first_within)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             with torch._C.DisableTorchFunction():
                 return module.forward(*args, **kwargs)
 
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), torch.set_grad_enabled(self.has_graph):
             return self.mark(_by_nodes(self, "module", forward, args, kwargs))
 
     def operations(self) -> int:
@@ -180,11 +196,13 @@ class Recording(_Following):
     """The upper end: writes down what each operation with a rule got.
 
     Args:
-        whole: see `SlopeGraph`.
+        whole: see `opaque_modules`.
 
     Attributes:
         record: what was written down.
     """
+
+    has_graph = False
 
     def __init__(self, whole: Collection[str] = ()) -> None:
         super().__init__(whole)
@@ -211,15 +229,33 @@ class SlopeGraph(_Following):
 
     Args:
         copies: whether what the operations got is copied, for networks that write into it later.
-        whole: the names of modules that are taken as one operation; see `opaque_modules`.
+        whole: see `opaque_modules`.
+        first: whether this is the run that shows which modules those are.
     """
 
-    def __init__(self, copies: bool = False, whole: Collection[str] = ()) -> None:
+    has_graph = True
+
+    def __init__(self, copies: bool = False, whole: Collection[str] = (), *, first: bool = False) -> None:
         super().__init__(whole)
+        self._first = first
         self.copies = copies
         self._names: list[str] = []
         self._lock = threading.Lock()  # of all threads: on a graphics card the backward pass runs in another one
         self._record: Record | None = None
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, with a graph from the layer on, also where the network switches gradients off.
+
+        Between operations gradients stay off, as they are outside: a checkpoint that saw them on would run a part of
+        the network again in the backward pass, without the rules. Only in a first run are they on, because functions
+        that a mode is not shown leave no node otherwise.
+        """
+        if self._first:
+            return super().__torch_function__(func, types, args, kwargs)
+        with torch.set_grad_enabled(self._begun or torch.is_grad_enabled()):
+            return super().__torch_function__(func, types, args, kwargs)
 
     def operations(self) -> int:
         """How many with a rule there were so far."""
@@ -298,7 +334,7 @@ class _Operation(Function):
 
 @contextmanager
 def opaque_modules(model: nn.Module) -> Iterator[set[str]]:
-    """While the model is run in a graph: the names of modules with a backward pass of their own, which has no slopes.
+    """While the model is run in its first graph: the names of modules whose backward pass is their own, without slopes.
 
     Such a `torch.autograd.Function` is not shown to a function mode, so the module that holds it is taken whole.
     """

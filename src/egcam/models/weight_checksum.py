@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 CHECKSUM_DIGITS = 16  # hexadecimal
 _LOOKED_AT = 512  # numbers of each tensor
@@ -42,22 +43,22 @@ def weights_of(model: nn.Module) -> Weights:
     """
     names, places = [], []
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    with torch.no_grad():
-        for prefix, module in model.named_modules():
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is None:
-                    continue
-                names.append(f"{prefix}.{name} {tuple(tensor.shape)} {tensor.dtype};")
-                readable = not tensor.is_meta and tensor.layout == torch.strided
-                version = 0 if tensor.is_inference() else tensor._version
-                place = tensor.data_ptr() if readable and type(tensor) in _PLAIN else id(tensor)
-                places.append((place, version, tensor.dtype, tensor.device))
-                if readable:
-                    kinds.setdefault((tensor.dtype, tensor.device), []).append(_some_numbers(tensor))
-        found = sha256("".join(names).encode())
-        for parts in kinds.values():
-            # One copy from the device for all tensors of a kind.
-            found.update(bytes_of(torch.cat(parts)))
+    for prefix, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None:
+                continue
+            lazy = is_lazy(tensor)
+            names.append(f"{prefix}.{name} {'' if lazy else tuple(tensor.shape)} {tensor.dtype};")
+            readable = not lazy and not tensor.is_meta and tensor.layout == torch.strided
+            version = 0 if lazy or tensor.is_inference() else tensor._version
+            place = tensor.data_ptr() if readable and type(tensor) in _PLAIN else id(tensor)
+            places.append((place, version, tensor.dtype, tensor.device))
+            if readable:
+                kinds.setdefault((tensor.dtype, tensor.device), []).append(_some_numbers(tensor.detach()))
+    found = sha256("".join(names).encode())
+    for parts in kinds.values():
+        # One copy from the device for all tensors of a kind.
+        found.update(bytes_of(torch.cat(parts)))
     return Weights(found.hexdigest()[:CHECKSUM_DIGITS], tuple(places))
 
 
