@@ -110,8 +110,8 @@ def test_failed_units_give_exit_code_1(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--engine", "rai"], "unknown engine 'rai'; did you mean 'ray'"),
-        (["--engine", "spark"], "unknown engine 'spark'; known are 'local', 'ray'"),
+        (["--engine", "rai"], "there is no engine 'rai'; did you mean 'ray'"),
+        (["--engine", "spark"], "there is no engine 'spark'; known are 'local', 'ray'"),
         (["--engine", "local", "--address", "auto"], "takes no address"),
         (["--shard", "3/2"], "write i/n with i from 1 to n"),
     ],

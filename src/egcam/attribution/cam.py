@@ -190,7 +190,6 @@ class GradCAMPlusPlus(_NamedCAM):
     label="Smooth Grad-CAM++",
     summary="grad-cam++ with gradients averaged over noisy copies of the image",
     group="gradient",
-    cost=8,
     line=("sky", "--", "v"),
 )
 class SmoothGradCAMPlusPlus(_NamedCAM):
@@ -219,7 +218,6 @@ class SmoothGradCAMPlusPlus(_NamedCAM):
     label="Expected Grad-CAM",
     summary="the gradient averaged over references and the way from them to the image, weighed by what differs",
     group="gradient",
-    cost=14,
     line=("orange", "-", "D"),
     usual=True,
 )
@@ -275,7 +273,6 @@ class ExpectedGradCAM(_NamedCAM):
     label="Integrated Grad-CAM",
     summary="grad-cam averaged over the path from a black image to the image",
     group="gradient",
-    cost=12,
     line=("green", "-", "d"),
     usual=True,
 )

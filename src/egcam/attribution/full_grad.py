@@ -32,7 +32,6 @@ _MISSING = 0.1  # the share of the score that may be missing without a warning
     label="FullGrad",
     summary="gradient times input, and gradient times bias of every layer, added up",
     group="input",
-    cost=4,
     line=("blue", ":", "d"),
 )
 class FullGrad(Explainer):

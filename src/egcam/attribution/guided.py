@@ -95,7 +95,6 @@ class GuidedBackprop(Explainer):
     label="Guided Grad-CAM",
     summary="guided-backprop at the places that grad-cam points at",
     group="gradient",
-    cost=3,
     line=("purple", "-.", "P"),
 )
 class GuidedGradCAM(Explainer):

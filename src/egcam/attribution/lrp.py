@@ -22,7 +22,6 @@ from egcam.models.shadow import separate_copy
     label="LRP",
     summary="the class score propagated back layer by layer to the pixels, by zennit's rules (extra: peers)",
     group="input",
-    cost=4,
     line=("blue", "-.", "H"),
     package="zennit",
 )

@@ -30,7 +30,7 @@ Window: TypeAlias = tuple[slice, ...]
     label="Occlusion",
     summary="how far the class score falls when a window of the image is covered; slow",
     group="input",
-    cost=90,
+    slow=True,
     line=("green", "-.", "s"),
 )
 class Occlusion(Explainer):

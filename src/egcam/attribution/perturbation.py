@@ -24,7 +24,7 @@ from egcam.models.replay import Replay
     label="Score-CAM",
     summary="channels weighted by the class score of the image masked with them; slow",
     group="gradient-free",
-    cost=110,
+    slow=True,
     line=("green", "--", ">"),
 )
 class ScoreCAM(Explainer):
@@ -106,7 +106,6 @@ class ScoreCAM(Explainer):
     label="Ablation-CAM",
     summary="channels weighted by how much the class score drops without them",
     group="gradient-free",
-    cost=15,
     line=("purple", "--", "h"),
     usual=True,
 )

@@ -15,6 +15,7 @@ from egcam.attribution.explanation import Explanation
 from egcam.attribution.options import Common
 from egcam.errors import MethodError, near_misses
 from egcam.models.targets import Target
+from egcam.registry import Registry
 
 Factory = Callable[..., Explainer]
 Made = TypeVar("Made", bound=Factory)
@@ -35,8 +36,6 @@ ELSEWHERE = {
     "explanation.overlay(sharpness=2) or --sharpness 2",
 }
 
-_SLOW = 50.0
-
 
 @dataclass(frozen=True)
 class Method:
@@ -48,7 +47,7 @@ class Method:
         label: its name in legends and tables.
         summary: what it does, in a line.
         group: what kind of method it is, a key of `GROUPS`.
-        cost: about how many times as long as one gradient it takes, for time left and for what to leave out.
+        slow: whether it takes hundreds of passes for an image, so that a first look leaves it out.
         line: colour (a name of `egcam.figures.style`), line style and marker in plots; None is chosen by its name.
         usual: whether it is compared where nobody says which methods to compare.
         highlight: whether pages frame it and tables set it in bold.
@@ -60,7 +59,7 @@ class Method:
     label: str = ""
     summary: str = "registered by you"
     group: Group = "yours"
-    cost: float = 1.0
+    slow: bool = False
     line: tuple[str, str, str] | None = None
     usual: bool = False
     highlight: bool = False
@@ -70,11 +69,6 @@ class Method:
     def is_available(self) -> bool:
         """Whether the package it needs, if any, is installed."""
         return not self.package or find_spec(self.package) is not None
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it takes so long that a quick look leaves it out."""
-        return self.cost >= _SLOW
 
     def options(self) -> dict[str, Any]:
         """The options it takes and their defaults, its own before those all methods share."""
@@ -88,7 +82,7 @@ class Method:
 
 
 _COMMON = {name: given for name, given in signature(Explainer).parameters.items() if name in Common.__annotations__}
-_methods: dict[str, Method] = {}
+_methods = Registry[Method]("method", MethodError)
 
 
 class Facts(TypedDict, total=False):
@@ -97,7 +91,7 @@ class Facts(TypedDict, total=False):
     label: str
     summary: str
     group: Group
-    cost: float
+    slow: bool
     line: tuple[str, str, str] | None
     usual: bool
     highlight: bool
@@ -118,7 +112,7 @@ def register(name: str, factory: Factory | None = None, **facts: Unpack[Facts]) 
         factory: a class, or a function that makes an explainer of a model.
         facts: all may be left out. `label`, its name in legends and tables (else `name`); `summary`, what it does in a
             line; `group`, "gradient", "gradient-free", "attention", "input", "control" (left out of lists) or "yours";
-            `cost`, about how many times as long as one gradient it takes; `line`, colour, line style and marker in
+            `slow`, whether it takes hundreds of passes for an image; `line`, colour, line style and marker in
             plots, such as ("orange", "--", "D"); `usual`, whether it is compared where nobody says which methods to
             compare; `highlight`, whether pages frame it and tables set it in bold; `package`, an optional package it
             needs.
@@ -131,15 +125,13 @@ def register(name: str, factory: Factory | None = None, **facts: Unpack[Facts]) 
         'Signed Grad-CAM'
         >>> unregister("grad-cam-signed")
     """
-    if name in _methods:
-        raise MethodError(f"a method called {name!r} is registered already")
     facts.setdefault("label", name)
     group = facts.get("group", "yours")
     if group not in GROUPS:
         raise MethodError(f"there is no group of methods {group!r}; {near_misses(str(group), GROUPS)}")
 
     def add(made: Factory) -> None:
-        _methods[name] = Method(name, made, **facts)
+        _methods.register(name, Method(name, made, **facts))
 
     if factory is not None:
         add(factory)
@@ -156,26 +148,23 @@ def register(name: str, factory: Factory | None = None, **facts: Unpack[Facts]) 
 
 def unregister(name: str) -> None:
     """Take a method out of the registry again."""
-    method(name)
-    del _methods[name]
+    _methods.unregister(name)
 
 
 def method(name: str) -> Method:
     """What is known of the method called `name`.
 
     Example:
-        >>> method("grad-cam").label, method("score-cam").is_slow
+        >>> method("grad-cam").label, method("score-cam").slow
         ('Grad-CAM', True)
     """
-    if name not in _methods:
-        raise MethodError(f"there is no method {name!r}; {near_misses(str(name), _methods)}")
-    return _methods[name]
+    return _methods.get(name)
 
 
 def records(controls: bool = False) -> Iterator[Method]:
     """All methods: the highlighted ones first, then group by group; without controls unless they are asked for."""
     groups = list(GROUPS)
-    listed = [one for one in _methods.values() if controls or one.group != "control"]
+    listed = [one for one in _methods if controls or one.group != "control"]
     return iter(sorted(listed, key=lambda one: (not one.highlight, groups.index(one.group))))
 
 
@@ -190,22 +179,22 @@ def methods(controls: bool = False) -> list[str]:
 
 def is_control(name: str) -> bool:
     """Whether the method called `name`, if it is registered, is a control."""
-    return name in _methods and _methods[name].group == "control"
+    return name in _methods and _methods.get(name).group == "control"
 
 
-def usual_methods(most_cost: float = float("inf")) -> list[str]:
-    """What to compare where nobody says: the usual methods that cost at most that many gradients, the highlighted last.
+def usual_methods() -> list[str]:
+    """What to compare where nobody says, the highlighted method last.
 
-    >>> usual_methods(most_cost=12)
-    ['grad-cam', 'hires-cam', 'layer-cam', 'grad-cam++', 'integrated-grad-cam', 'slope-cam']
+    >>> usual_methods()[-2:]
+    ['integrated-grad-cam', 'slope-cam']
     """
-    chosen = [one for one in records() if one.usual and one.cost <= most_cost]
+    chosen = [one for one in records() if one.usual]
     return [one.name for one in sorted(chosen, key=lambda one: one.highlight)]
 
 
 def is_highlighted(name: str) -> bool:
     """Whether the method called `name`, if it is registered, is framed on pages and bold in tables."""
-    return name in _methods and _methods[name].highlight
+    return name in _methods and _methods.get(name).highlight
 
 
 def create(name: str, model: nn.Module, **options: Any) -> Explainer:

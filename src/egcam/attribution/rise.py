@@ -25,7 +25,7 @@ from egcam.rng import generator
     label="RISE",
     summary="random masks averaged, each weighted by the class score of the image seen through it; slow",
     group="input",
-    cost=500,
+    slow=True,
     line=("black", ":", "*"),
 )
 class RISE(Explainer):

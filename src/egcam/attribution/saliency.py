@@ -63,7 +63,6 @@ class InputGradient(_AtInput):
     label="SmoothGrad",
     summary="the gradient at the pixels, averaged over noisy copies of the image",
     group="input",
-    cost=13,
     line=("sky", ":", "8"),
 )
 class SmoothGrad(_AtInput):
@@ -87,7 +86,6 @@ class SmoothGrad(_AtInput):
     label="Integrated Gradients",
     summary="the gradient at the pixels along the path from a reference, times the difference",
     group="input",
-    cost=28,
     line=("green", ":", "H"),
 )
 class IntegratedGradients(_AtInput):
@@ -114,7 +112,6 @@ class IntegratedGradients(_AtInput):
     label="Expected Gradients",
     summary="integrated-gradients averaged over many reference images instead of one",
     group="input",
-    cost=20,
     line=("orange", ":", "o"),
 )
 class ExpectedGradients(_AtInput):

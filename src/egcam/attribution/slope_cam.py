@@ -23,7 +23,6 @@ from egcam.models.trace import Trace
     label="SlopeCAM (egcam)",
     summary="what each place adds to the score in comparison with references, by exact slopes from a layer on",
     group="gradient",
-    cost=3,
     line=("vermillion", "-", "o"),
     usual=True,
     highlight=True,

@@ -98,7 +98,7 @@ class _Surrogate(Explainer):
     label="LIME",
     summary="a sparse linear model of the score, fitted with cells of the image covered (extra: peers); slow",
     group="input",
-    cost=250,
+    slow=True,
     line=("orange", "--", "v"),
     package="captum",
 )
@@ -149,7 +149,7 @@ class LIME(_Surrogate):
     label="KernelSHAP",
     summary="the Shapley value of each cell of the image, by weighted regression (extra: peers); slow",
     group="input",
-    cost=250,
+    slow=True,
     line=("orange", "-.", "^"),
     package="captum",
 )

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 from torch import Tensor
 
-from egcam.attribution.registry import method as registered
 from egcam.drawing.overlays import Tile, bars, grid, overlay_image
 from egcam.errors import EgcamError, InputError
 from egcam.models.classifier import Classifier, Prediction
 from egcam.models.layers import INPUT
-from egcam.progress import Progress, part_of
+from egcam.progress import Progress, piece_of
 
 if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
@@ -134,12 +133,10 @@ def compare(
     predictions = classifier.predict(images)
     wanted = classifier.chosen(predictions, target)
     photograph = classifier.crop(image)
-    costs = [registered(method).cost for method in methods]
     results: list[Result] = []
     skipped: dict[str, str] = {}
     for position, method in enumerate(methods):
-        before, total = sum(costs[:position]), sum(costs)
-        report = part_of(progress, before / total, (before + costs[position]) / total)
+        report = piece_of(progress, position, len(methods))
         with left_out(method, skipped if skip else None):
             found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
             results.append(found)

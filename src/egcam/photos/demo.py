@@ -32,7 +32,6 @@ _QUICK_SAMPLES = 8
 _ONCE = "too slow on this machine for every photograph; shown on the first one"
 _COLUMNS = 7
 _AT_THE_LAST_LAYER = ("cam",)  # by definition; with a linear head it is what every gradient CAM shows there
-_MOST_COST = 150  # gradients: methods that take minutes for a photograph are no demonstration
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def run_demo(
 
     Args:
         folder: where to write.
-        quick: leave out the methods that take longest, and average the others over fewer samples.
+        quick: average over fewer samples, and do not score the maps.
         patience: seconds. Where the whole would take longer, the slowest methods are shown on the first photograph
             only.
         progress: called with the share of the work done, from 0 to 1.
@@ -107,9 +106,9 @@ def run_demo(
     """
     require("skimage", "demo", "the demonstration")
     classifier = load(EMBEDDED)
-    # The embedded network has no attention.
-    own = [one for one in records() if not one.package and one.group != "attention" and one.cost <= _MOST_COST]
-    names = [one.name for one in own if not (quick and one.is_slow)]
+    # The embedded network has no attention. What takes hundreds of passes is no demonstration.
+    own = [one for one in records() if not one.package and one.group != "attention" and not one.slow]
+    names = [one.name for one in own]
     comparisons: list[Comparison] = []
     once: list[str] = []
     for number, photograph in enumerate(photographs):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _DEFAULT = ("slope-cam",)
 # A figure may show many images: the usual methods that take long are left out.
-_MOST_COST = 12
 _METRICS = "insertion,deletion,average-drop,complexity,sparseness"
 _METRICS_WITH_MASK = f"{_METRICS},relevance-mass-accuracy"
 
@@ -116,7 +115,7 @@ class Kind:
     @property
     def methods(self) -> list[str]:
         """Those to show where nobody says which."""
-        return usual_methods(_MOST_COST) if self.usual is None else list(self.usual)
+        return usual_methods() if self.usual is None else list(self.usual)
 
 
 def kind_of(name: str) -> Kind:

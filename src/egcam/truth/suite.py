@@ -158,7 +158,7 @@ def _label(name: str) -> str:
 
 def default_methods(quick: bool) -> list[str]:
     """What is judged where nobody says: methods at layers, then the controls."""
-    names = usual_methods(most_cost=16) if quick else [one.name for one in records() if one.group != "input"]
+    names = usual_methods() if quick else [one.name for one in records() if one.group != "input"]
     return [*names, *(one.name for one in records(controls=True) if one.group == "control")]
 
 

@@ -23,7 +23,6 @@ from egcam.web.theme import DOWNLOAD, OUTDATED, SCRIPT, stylesheet, theme
 TITLE = "What did the network look at?"
 _DEFAULT_METHOD = "slope-cam"
 # A visitor waits for scores, which take many passes besides: the quick methods are ticked.
-_MOST_COST_MEASURED = 8
 # Each method's own number, as `egcam explain` takes it.
 _DEFAULT_SAMPLES = 0
 _HOUR = 3600
@@ -184,7 +183,7 @@ class _Layout:
         with gr.Tab("Metrics", id="metrics"):
             self.measured = AnyCheckboxGroup(
                 _method_choices(),
-                value=usual_methods(_MOST_COST_MEASURED),
+                value=usual_methods(),
                 label="Methods to measure on this image",
                 elem_id="measured",
             )

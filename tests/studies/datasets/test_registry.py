@@ -125,5 +125,5 @@ def test_an_option_without_a_type_takes_anything(folder):
 def test_a_name_is_registered_once_and_no_more_after_it_was_taken_out():
     with pytest.raises(DataError, match="a kind of data called 'folder' is registered already"):
         register_dataset("folder")(lambda path: None)
-    with pytest.raises(DataError, match="unknown kind of data 'greys'"):
+    with pytest.raises(DataError, match="there is no kind of data 'greys'"):
         unregister_dataset("greys")

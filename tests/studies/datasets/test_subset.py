@@ -117,7 +117,7 @@ def test_wrong_choices_say_what_there_is(arguments, text):
 
 def test_unknown_kind():
     assert kinds() == ["cifar10", "coco", "folder", "imagenet", "truth"]
-    with pytest.raises(DataError, match="unknown kind of data 'imagnet'; did you mean 'imagenet'"):
+    with pytest.raises(DataError, match="there is no kind of data 'imagnet'; did you mean 'imagenet'"):
         opened("imagnet", ".")
 
 

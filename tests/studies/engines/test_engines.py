@@ -282,7 +282,7 @@ def test_engines_by_name():
     assert make_engine("local", workers=3).workers == 3
     engine = make_engine("ray", workers=3, address="auto")
     assert (engine.workers, engine.address) == (3, "auto")
-    with pytest.raises(EgcamError, match="unknown engine 'rays'; did you mean 'ray'"):
+    with pytest.raises(EgcamError, match="there is no engine 'rays'; did you mean 'ray'"):
         make_engine("rays")
     with pytest.raises(EgcamError, match="'local' takes no address"):
         make_engine("local", address="auto")
@@ -311,14 +311,14 @@ def test_an_engine_of_ones_own():
         engine = make_engine("slurm", workers=3, address="login-node")
         assert (engine.workers, engine.address) == (3, "login-node")
         assert_each_once(flat(engine.outcomes(JOB, factories.shards(9))), 9)
-        with pytest.raises(EgcamError, match="unknown engine 'slrum'; did you mean 'slurm'"):
+        with pytest.raises(EgcamError, match="there is no engine 'slrum'; did you mean 'slurm'"):
             make_engine("slrum")
         with pytest.raises(EgcamError, match="'slurm' is registered already"):
             register_engine("slurm", OneByOne)
     finally:
         unregister_engine("slurm")
     assert engines() == before
-    with pytest.raises(EgcamError, match="unknown engine 'slurm'"):
+    with pytest.raises(EgcamError, match="there is no engine 'slurm'"):
         unregister_engine("slurm")
 
 

@@ -17,7 +17,7 @@ def demo(
     out: opt.Out = Path("egcam-demo"),
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Skip the slowest methods and take fewer samples: about three times as fast."),
+        typer.Option("--quick", help="Take fewer samples, and do not score the maps."),
     ] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Run every method on every photograph, even if one takes over three minutes.")
@@ -30,7 +30,6 @@ def demo(
     Explains the built-in EfficientNet-Lite0 on photographs that come with scikit-image. Writes gallery.png and a
     self-contained web page, index.html.
     """
-    from egcam.attribution.registry import records
     from egcam.cli.output import comparison_dict
     from egcam.photos.demo import PATIENCE, PHOTOGRAPHS, run_demo
 
@@ -48,8 +47,7 @@ def demo(
         said = f"{one.target.name} ({one.target.probability:.0%})"
         say(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
     if quick:
-        slow = " and ".join(one.name for one in records() if one.is_slow and not one.package)
-        say(f"With --quick, {slow} are left out and the others take fewer samples.")
+        say("With --quick, methods take fewer samples, and maps are not scored.")
     if made.once:
         say(f"Too slow to repeat, shown on the first photograph only: {', '.join(made.once)}. --full repeats them.")
     say(f"Gallery: {made.gallery}", markup=False)

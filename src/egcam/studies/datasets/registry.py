@@ -9,7 +9,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_type_hints
 
-from egcam.errors import check_known, near_misses, require
+from egcam.errors import near_misses, require
+from egcam.registry import Registry
 from egcam.studies.datasets.dataset import DataError, Dataset
 
 Opener: TypeAlias = Callable[..., Dataset]
@@ -41,7 +42,7 @@ class Kind:
         return "path" in signature(self.open).parameters
 
 
-_kinds: dict[str, Kind] = {}
+_kinds = Registry[Kind]("kind of data", DataError)
 
 
 def register_dataset(
@@ -71,9 +72,7 @@ def register_dataset(
     """
 
     def register(opener: AnyOpener) -> AnyOpener:
-        if name in _kinds:
-            raise DataError(f"a kind of data called {name!r} is registered already")
-        _kinds[name] = Kind(opener, title or name, class_names, masks)
+        _kinds.register(name, Kind(opener, title or name, class_names, masks))
         return opener
 
     return register
@@ -81,8 +80,7 @@ def register_dataset(
 
 def unregister_dataset(name: str) -> None:
     """Take a kind of data out of the registry again."""
-    kind_of(name)
-    del _kinds[name]
+    _kinds.unregister(name)
 
 
 def kinds() -> list[str]:
@@ -93,13 +91,12 @@ def kinds() -> list[str]:
         >>> datasets.kinds()[:4]
         ['cifar10', 'coco', 'folder', 'imagenet']
     """
-    return list(_kinds)
+    return _kinds.names()
 
 
 def kind_of(name: str) -> Kind:
     """What is known of a kind of data; an error with the near misses if there is none."""
-    check_known(name, _kinds, "kind of data", DataError)
-    return _kinds[name]
+    return _kinds.get(name)
 
 
 def options_of(name: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from egcam.errors import EgcamError, check_known
+from egcam.errors import EgcamError
+from egcam.registry import Registry
 from egcam.studies.engines.base import Engine as Engine
 from egcam.studies.engines.base import Job as Job
 from egcam.studies.engines.base import Shard as Shard
@@ -27,7 +28,9 @@ def _ray(workers: int | None, address: str | None) -> Engine:
     return RayEngine(address, workers)
 
 
-_factories: dict[str, EngineFactory] = {"local": _local, "ray": _ray}
+_factories = Registry[EngineFactory]("engine", EgcamError)
+_factories.register("local", _local)
+_factories.register("ray", _ray)
 
 
 def register_engine(name: str, factory: EngineFactory) -> None:
@@ -45,15 +48,12 @@ def register_engine(name: str, factory: EngineFactory) -> None:
         1
         >>> unregister_engine("one-process")
     """
-    if name in _factories:
-        raise EgcamError(f"an engine called {name!r} is registered already")
-    _factories[name] = factory
+    _factories.register(name, factory)
 
 
 def unregister_engine(name: str) -> None:
     """Take an engine out of the registry again."""
-    _factory(name)
-    del _factories[name]
+    _factories.unregister(name)
 
 
 def engines() -> list[str]:
@@ -62,7 +62,7 @@ def engines() -> list[str]:
     >>> engines()[:2]
     ['local', 'ray']
     """
-    return list(_factories)
+    return _factories.names()
 
 
 def make_engine(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:
@@ -77,12 +77,7 @@ def make_engine(name: str, *, workers: int | None = None, address: str | None = 
         >>> make_engine("local", workers=2).workers
         2
     """
-    engine = _factory(name)(workers=workers, address=address)
+    engine = _factories.get(name)(workers=workers, address=address)
     if not callable(getattr(engine, "outcomes", None)):
         raise EgcamError(f"the factory of engine {name!r} returned {engine!r}, which has no method 'outcomes'")
     return engine
-
-
-def _factory(name: str) -> EngineFactory:
-    check_known(name, _factories, "engine", EgcamError)
-    return _factories[name]
