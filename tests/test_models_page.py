@@ -50,6 +50,11 @@ def image_by_image(_: Path) -> Names:
     return {"model": seeded(_ImageByImage), "images": torch.rand(2, 3, 16, 16)}
 
 
+@row("any function")
+def any_function(_: Path) -> Names:
+    return {"function": lambda pixels: pixels[:, :, 4:8].mean((2, 3)), "images": torch.rand(2, 3, 16, 16)}
+
+
 @row("convolutional networks")
 def convolutional(_: Path) -> Names:
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))

@@ -43,6 +43,7 @@ METHODS = {
     "lrp": "LRP",
     "lime": "LIME",
     "kernel-shap": "KernelSHAP",
+    "superpixel-shapley": "SuperpixelShapley",
 }
 HEAVY = (
     "torchvision",

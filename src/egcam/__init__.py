@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from egcam.attribution.saliency import InputGradient as InputGradient
     from egcam.attribution.saliency import IntegratedGradients as IntegratedGradients
     from egcam.attribution.saliency import SmoothGrad as SmoothGrad
+    from egcam.attribution.shapley import SuperpixelShapley as SuperpixelShapley
     from egcam.attribution.slope_cam import SlopeCAM as SlopeCAM
     from egcam.attribution.surrogates import LIME as LIME
     from egcam.attribution.surrogates import KernelSHAP as KernelSHAP
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from egcam.evaluation.layers import best_layer as best_layer
     from egcam.evaluation.layers import candidate_layers as candidate_layers
     from egcam.models import zoo as zoo
+    from egcam.models.black_box import black_box as black_box
     from egcam.models.crops import Crop as Crop
     from egcam.models.crops import crop as crop
     from egcam.models.inputs import shared as shared
@@ -102,12 +104,14 @@ _LATER = {
     "egcam.attribution.registry": "explain methods register",
     "egcam.attribution.rise": "RISE",
     "egcam.attribution.saliency": "ExpectedGradients InputGradient IntegratedGradients SmoothGrad",
+    "egcam.attribution.shapley": "SuperpixelShapley",
     "egcam.attribution.slope_cam": "SlopeCAM",
     "egcam.attribution.surrogates": "KernelSHAP LIME",
     "egcam.attribution.weightings": "Weighting",
     "egcam.evaluation.evaluate": "evaluate",
     "egcam.evaluation.layers": "best_layer candidate_layers",
     "egcam.models": "zoo",
+    "egcam.models.black_box": "black_box",
     "egcam.models.crops": "Crop crop",
     "egcam.models.inputs": "shared",
     "egcam.models.layers": "find_layer",

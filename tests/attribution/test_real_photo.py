@@ -43,7 +43,7 @@ LEAST = {
     "full-grad": 1.2,
 }
 # What the score does when parts are covered: with few windows or masks that says little of where the cat is.
-COVERING = {"occlusion", "rise", "lime", "kernel-shap"}
+COVERING = {"occlusion", "rise", "lime", "kernel-shap", "superpixel-shapley"}
 # Score-CAM takes hundreds of passes, so it gets a smaller photograph.
 SIDE = {"score-cam": 160}
 

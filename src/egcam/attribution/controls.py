@@ -31,6 +31,8 @@ _SLOPE, _SMOOTH = (-1.0, 0.0, 1.0), (1.0, 2.0, 1.0)  # a Sobel kernel is one alo
 class _Control(Explainer):
     """Makes one map for each layer, of the layer's size, from the image or the activations."""
 
+    by_scores = True
+
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
         return Maps([self._control_maps(task.images, layer) for layer in task.activations])

@@ -23,12 +23,15 @@ from egcam.errors import (
     EgcamError,
     IncompleteMapWarning,
     InputError,
+    LayerError,
+    ModelError,
     NonFiniteMapWarning,
     TargetError,
     ZeroMapWarning,
     warn_user,
 )
 from egcam.imageops import Size, fused, fused_errors, size_of
+from egcam.models.black_box import BlackBox
 from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
 from egcam.models.dimensions import dimensions_of
@@ -90,6 +93,7 @@ class Explainer(ABC):
 
     name: ClassVar[str]
     at_input: ClassVar[bool] = False
+    by_scores: ClassVar[bool] = False  # whether scores are all it needs, so that it explains black boxes too
     image_by_image: ClassVar[bool] = False  # whether a task holds a single image
     cpu_memory: ClassVar[int] = 384 * 2**20
     cause_of_zero: ClassVar[str] = (
@@ -125,7 +129,10 @@ class Explainer(ABC):
         self.dimensions = dimensions
         self._points: tuple[LayerPoint, ...] | None = None
         check_score(score)
-        if self.at_input:
+        if isinstance(self.model, BlackBox):
+            _check_black_box(self.name, self.by_scores, layer)
+            self.score = "probability" if self.model.gives_probabilities and score == "logit" else score
+        if self.at_input or isinstance(self.model, BlackBox):
             self._points = (INPUT,)
         elif layer is not None and not is_word(layer, self.model):
             self._points = resolve(self.model, layer, lambda: "")
@@ -495,6 +502,19 @@ class _Look:
     at_once: int
     tails_at_once: int
     memory: int
+
+
+def _check_black_box(name: str, by_scores: bool, layer: Layer) -> None:
+    if layer not in (None, INPUT.name):
+        raise LayerError(f"a black box has no layers to look into, so layer={layer!r} means nothing; leave it out")
+    if not by_scores:
+        from egcam.attribution.registry import records  # which imports explainers
+
+        able = [one.name for one in records() if getattr(one.factory, "by_scores", False)]
+        raise ModelError(
+            f"{name} needs a network's layers and gradients, and a black box has none; "
+            f"{', '.join(able)} ask for scores alone"
+        )
 
 
 def _dry_run(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Trace | None:

@@ -58,6 +58,7 @@ class Occlusion(Explainer):
     """
 
     at_input = True
+    by_scores = True
     cpu_memory = 256 * 2**20
     cause_of_zero = "covering any part of the image leaves the score as it is; try a larger window or another reference"
 

@@ -52,6 +52,7 @@ class RISE(Explainer):
     """
 
     at_input = True
+    by_scores = True
     cpu_memory = 256 * 2**20
 
     def __init__(  # type: ignore[misc]  # score is among the common options; its default is not the common one

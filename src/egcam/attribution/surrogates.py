@@ -25,6 +25,7 @@ class _Surrogate(Explainer):
     """A linear model, fitted to the scores of the image with some of its cells covered."""
 
     at_input = True
+    by_scores = True
     cpu_memory = 256 * 2**20
     cause_of_zero = "covering any cell of the image leaves the score as it is"
 

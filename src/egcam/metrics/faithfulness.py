@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from egcam.attribution.segments import as_segments, superpixels
 from egcam.errors import InputError, check_known
 from egcam.imageops import Size, along, by_row, has_double, size_of, upsampled
 from egcam.metrics.baselines import Baseline
@@ -25,7 +26,6 @@ from egcam.metrics.neighbours import neighbour_shares, standardised, standardise
 from egcam.metrics.noise import generator
 from egcam.metrics.perturb import Curve, group_sums, pixels_per_step, relevance_ranks, replaced_scores, steps_of
 from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
-from egcam.metrics.segments import as_segments, superpixels
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
 from egcam.models.targets import Score, by_class

@@ -18,7 +18,7 @@ def superpixels(images: Tensor, wanted: int) -> Tensor:
     """
     if images.ndim == 3:
         raise InputError("superpixels are made of images and volumes: for signals pass segments=…, one number a sample")
-    require("skimage", "study", "IROF's superpixels (or pass segments=…)")
+    require("skimage", "study", "dividing an image into superpixels (or pass segments=…)")
     from skimage.segmentation import slic
 
     found = []
