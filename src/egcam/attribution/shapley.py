@@ -19,7 +19,7 @@ from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
 from egcam.attribution.segments import as_segments, superpixels
 from egcam.attribution.task import Task
-from egcam.errors import MethodError
+from egcam.errors import MethodError, require
 from egcam.imageops import in_double
 from egcam.rng import generator
 
@@ -30,10 +30,11 @@ Game = Callable[[Tensor], Tensor]
 @register(
     "superpixel-shapley",
     label="Superpixel Shapley",
-    summary="the Shapley value of each superpixel: exact if there are few, else sampled with its error; slow",
+    summary="the Shapley value of each superpixel: exact if they are few, else sampled (extra: study); slow",
     group="input",
     slow=True,
     line=("green", "-", "^"),
+    package="skimage",
 )
 class SuperpixelShapley(Explainer):
     """The Shapley value of each superpixel for the score, where those that are not shown are covered by the reference.
@@ -81,6 +82,7 @@ class SuperpixelShapley(Explainer):
         check_samples(samples)
         if isinstance(segments, int | float):
             check_count(segments, "segments")
+            require("skimage", "study", "dividing images into superpixels (or pass segments=…)")
         self.segments, self.samples, self.seed = segments, samples, seed
         self.reference = as_reference(reference, default="black", seed=seed)
 
@@ -114,12 +116,13 @@ class SuperpixelShapley(Explainer):
         """(n, H, W) the superpixel each pixel is in."""
         images = task.images
         if not isinstance(self.segments, int):
-            labels = torch.as_tensor(self.segments)
+            labels = torch.as_tensor(self.segments, device="cpu")
             of_each = labels.ndim == images.ndim - 1 and len(labels) > int(task.rows.max())
             return as_segments(labels[task.rows] if of_each else labels, images)
         if images.ndim == 3:
             length = images.shape[2]
-            return (torch.arange(length) * min(self.segments, length) // length).expand(len(images), length)
+            pieces = torch.arange(length, device=images.device) * min(self.segments, length) // length
+            return pieces.expand(len(images), length)
         return torch.stack([_at_most(image[None], self.segments) for image in images])
 
     def _game(self, task: Task, row: int, cover: Tensor, labels: Tensor) -> Game:
@@ -141,7 +144,7 @@ class SuperpixelShapley(Explainer):
             task.meter.expect(2**count)
             shown = (torch.arange(2**count, device="cpu")[:, None] >> torch.arange(count, device="cpu")) % 2 == 1
             scores = torch.cat([game(shown[:-1]), full[None]])
-            return exact_values(scores, count), torch.zeros(count, dtype=torch.float64), full - scores[0]
+            return exact_values(scores, count), torch.zeros(count, dtype=torch.float64, device="cpu"), full - scores[0]
         pairs = (self.samples - 2) // (2 * (count - 1))
         if pairs < 2:
             raise MethodError(

@@ -139,6 +139,6 @@ def _as_tensors(output: Any) -> Any:
     if isinstance(output, list | tuple) and output and all(isinstance(one, np.ndarray | Tensor) for one in output):
         return _as_tensors(output[0]) if len(output) == 1 else tuple(map(_as_tensors, output))
     try:
-        return torch.as_tensor(output).detach().cpu().float()
+        return torch.as_tensor(output, device="cpu").detach().cpu().float()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ModelError(f"the function returned a {type(output).__name__}, which is no array of numbers") from error
