@@ -50,6 +50,12 @@ def image_by_image(_: Path) -> Names:
     return {"model": seeded(_ImageByImage), "images": torch.rand(2, 3, 16, 16)}
 
 
+@row("regression")
+def regression(_: Path) -> Names:
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 1))
+    return {"model": model.eval(), "images": torch.rand(2, 3, 12, 12), "others": torch.rand(3, 3, 12, 12)}
+
+
 @row("any function")
 def any_function(_: Path) -> Names:
     return {"function": lambda pixels: pixels[:, :, 4:8].mean((2, 3)), "images": torch.rand(2, 3, 16, 16)}

@@ -14,7 +14,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +27,7 @@ from torch.nn import functional
 
 from egcam.errors import SamplingError, check_known
 from egcam.imageops import gaussian_blur, places, size_of
+from egcam.models.weight_checksum import bytes_of
 from egcam.rng import OwnDraws, generator, like
 
 Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -289,12 +291,15 @@ class Images(Reference):
         if not all(others):
             raise SamplingError("the reference holds nothing but the explained image itself; pass other images")
 
-        version = pool._version  # the user's own tensor, which may be written to between calls
+        # By content: a session outlives a pool, and the user may write to it between calls.
+        @cache
+        def content(index: int) -> bytes:
+            return blake2b(bytes_of(pool[index]), digest_size=16).digest()
 
         def draw(own: Sequence[int], sample: int) -> Drawn:
             visits = [Visit(sample % len(others[i]), sample // len(others[i])) for i in own]
             chosen = [others[i][visit.reference] for i, visit in zip(own, visits, strict=True)]
-            return Drawn(lambda: like(pool[chosen], images), [("pool", index, version) for index in chosen], visits)
+            return Drawn(lambda: like(pool[chosen], images), [("pool", content(index)) for index in chosen], visits)
 
         return draw
 
