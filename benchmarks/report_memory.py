@@ -82,8 +82,6 @@ def outcomes(of: Study, images: int) -> Iterator[Outcome]:
             curves={metric: rise * np.float32(values[place]) for place, metric in enumerate(CURVES)},
             coarse=source.random((7, 7), np.float32) if unit.image < of.examples else None,
             picture=picture if unit.image < of.examples and unit.method == METHODS[0] else None,
-            content=f"{unit.image:032x} 1 -",
-            stamp=f"{unit.image * 37 + 100_000} 1700000000",
         )
 
 
@@ -102,10 +100,12 @@ def make(folder: Path, scores: int) -> int:
     of, images = study(), max(4, round(scores / PER_IMAGE))
     if (folder / "complete").exists():
         return images * PER_IMAGE
-    names = tuple(_name(image) for image in range(images))
+    names = {_name(image): f"{image:024x}" for image in range(images)}
+    keys = {model: {method: f"{model} {method}" for method in METHODS} for model in MODELS}
     models = {label: ModelRecord("0" * 64, 25_000_000, "layer4", (224, 224)) for label in MODELS}
     store = Store(folder)
-    store.begin(Manifest(of.model_dump(), DataRecord("made up", names), models, images * len(MODELS) * len(METHODS)))
+    units, settings = images * len(MODELS) * len(METHODS), dict(zip(METRICS, METRICS, strict=True))
+    store.begin(Manifest(of.model_dump(), DataRecord("made up", names), models, units, keys, settings))
     waiting: list[Outcome] = []
     with store.lock():
         for outcome in outcomes(of, images):

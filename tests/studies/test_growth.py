@@ -8,10 +8,11 @@ import torch
 from egcam.studies.progress import status
 from egcam.studies.results import Results
 from egcam.studies.runner import run_study
-from egcam.studies.store import Store, StoreError, StoreWarning
+from egcam.studies.store import StoreWarning
 from support.tiny_study import STUDY, InProcess, numbers, write_study
 
 MIXED = STUDY.replace('source = "data"', 'source = "mixed"')
+METHODS = ("grad-cam", "expected", "layer-cam")
 FEWER_METHODS = MIXED.replace(', "layer-cam"]', "]")
 FEWER_METRICS = MIXED.replace('"sparseness", ', "")
 NO_WHOLE_SET = MIXED.replace('"sufficiency", ', "") + '\n[run]\nmaps = "none"\n'
@@ -115,28 +116,25 @@ def test_halfway_through_a_new_metric(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("old", "new", "done_again"),
     [
-        (("samples = 4", "samples = 5"), "study.methods.expected.options.samples: 4 -> 5"),
-        (("samples = 2", "samples = 3"), "study.metrics.max-sensitivity.options.samples: 2 -> 3"),
-        (('title = "A study for tests"', "seed = 1"), "seed: 0 -> 1"),
-        (('layer = "1"', 'layer = "4"'), 'models.b.layer: "1" -> "4"'),
+        ("samples = 4", "samples = 5", {(model, "expected") for model in "ab"}),
+        ("samples = 2", "samples = 3", {(model, method) for model in "ab" for method in METHODS}),
+        ('title = "A study for tests"', "seed = 1", {(model, method) for model in "ab" for method in METHODS}),
+        ('layer = "1"', 'layer = "4"', {("b", method) for method in METHODS}),
+        ('title = "A study for tests"', 'title = "Another title"', set()),
     ],
 )
-def test_other_settings_are_refused_also_while_growing(tmp_path, change, line):
-    go(tmp_path, FEWER_METHODS, images=1)
-    with pytest.raises(StoreError) as caught:
-        go(tmp_path, MIXED.replace(*change), images=2)
-    assert f"  {line}" in str(caught.value).splitlines()
-
-
-def test_settings_are_remembered_of_what_is_left_out_for_a_while(tmp_path):
-    go(tmp_path, MIXED, images=1)
-    without = MIXED.replace(', "expected"', "").replace('[method.expected]\nmethod = "slope-cam"\nsamples = 4\n', "")
-    go(tmp_path, without, images=1)
-    with pytest.raises(StoreError, match="samples: 4 -> 5"):
-        go(tmp_path, MIXED.replace("samples = 4", "samples = 5"), images=1)
-    assert go(tmp_path, MIXED, images=1)[1] == []
+def test_other_settings_are_other_units_and_the_old_ones_wait(tmp_path, old, new, done_again):
+    first, units = go(tmp_path, MIXED, images=1)
+    assert len(units) == 6
+    changed, units = go(tmp_path, MIXED.replace(old, new), images=1)
+    assert {unit[:2] for unit in units} == done_again
+    (tmp_path / "alone").mkdir()
+    assert numbers(changed) == numbers(go(tmp_path / "alone", MIXED.replace(old, new), images=1)[0])
+    back, units = go(tmp_path, MIXED, images=1)
+    assert units == []
+    assert numbers(back) == numbers(first)
 
 
 def test_an_image_that_vanished_is_named_and_forgiven(tmp_path):
@@ -159,17 +157,12 @@ def test_an_image_that_vanished_is_named_and_forgiven(tmp_path):
     assert len(back.outcomes) == 4 * 2 * 3
 
 
-def test_a_vanished_image_that_was_a_reference_is_refused(tmp_path):
+def test_references_are_part_of_what_a_method_does(tmp_path):
+    """An image that was a reference is gone: the methods that drew it are done again, the others are not."""
     go(tmp_path, STUDY, images=4)
     (tmp_path / "photos" / "001.png").unlink()
-    with pytest.warns(StoreWarning, match=r"001\.png"), pytest.raises(StoreError, match=r"references\.data\.001\.png"):
-        run_study(tmp_path / "study.toml", tmp_path / "out", engine=InProcess())
-
-
-def test_parts_from_before_and_after_lie_side_by_side(tmp_path):
-    go(tmp_path, FEWER_METHODS, images=1)
-    before = Store(tmp_path / "out").manifest
-    go(tmp_path, MIXED, images=1)
-    after = Store(tmp_path / "out").manifest
-    assert before.identity != after.identity
-    assert after.identities == {before.identity, after.identity}
+    engine = InProcess()
+    with pytest.warns(StoreWarning, match=r"001\.png"):
+        results = run_study(tmp_path / "study.toml", tmp_path / "out", engine=engine)
+    assert {unit.method for unit in engine.units} == {"expected"}
+    assert numbers(results) == numbers(run_study(tmp_path / "study.toml", tmp_path / "alone", engine=InProcess()))

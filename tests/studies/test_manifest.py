@@ -1,4 +1,4 @@
-"""A manifest knows which results may lie in one folder, and says why others may not."""
+"""Keys, and the manifest that says which of the results in a folder are the study's."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import struct
 from dataclasses import replace
 from math import inf, nan
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import nn
 
+from egcam.studies.datasets.dataset import Picture
+from egcam.studies.keys import content_of, recipe_of, settings_of
 from egcam.studies.manifest import DataRecord, Manifest, ModelRecord, state_checksum, versions
+from egcam.studies.specs import DataSpec, MethodSpec, MetricSpec, ModelSpec, Study
 from egcam.studies.storage import StoreError
 from support.store_samples import sample_manifest
 
@@ -36,29 +41,29 @@ class TestText:
         manifest = sample_manifest(study=study)
         again = Manifest.from_json(manifest.to_json())
         assert again == manifest
-        assert again.identity == manifest.identity
         assert again.to_json() == manifest.to_json()
 
     def test_everything_comes_back(self):
         models = {"b": ModelRecord("1", 2, "x", (224, 256), "file.pt", "random"), "a": ModelRecord("2", 3, "y")}
-        manifest = sample_manifest(models=models, decisive={"a": 1}, checksums={"plugin.py": "3"}, device="cuda")
-        joined = manifest.joined(replace(manifest, versions={"python": "4"}), "results")
-        again = Manifest.from_json(joined.to_json().encode())
-        assert again == joined
-        assert list(again.models) == ["b", "a"]
+        data = DataRecord("d", {"b.png": "1", "\udcff.png": None}, "a note")
+        manifest = sample_manifest(models=models, data=data, recipes={"b": {"cam": "1"}})
+        after = replace(manifest, versions={"python": "4"}).after(manifest, "results")
+        again = Manifest.from_json(after.to_json().encode())
+        assert again == after
+        assert (list(again.models), list(again.data.names)) == (["b", "a"], ["b.png", "\udcff.png"])
         assert again.models["b"].size == (224, 256)
         assert again.further[0].versions == {"python": "4"}
 
     def test_keys_are_always_in_the_same_order(self):
         assert list(json.loads(sample_manifest().to_json())) == [
-            "format", "identity", "study", "data", "models", "units", "seed", "threads", "device", "decisive",
-            "checksums", "references", "versions", "created", "further", "settings", "earlier",
+            "format", "checksum", "study", "data", "models", "units", "recipes", "settings", "versions", "created",
+            "further",
         ]  # fmt: skip
 
     @pytest.mark.parametrize("value", [nan, inf])
     def test_numbers_json_does_not_know(self, value):
         manifest = changed(option=value)
-        assert Manifest.from_json(manifest.to_json()).identity == manifest.identity
+        assert Manifest.from_json(manifest.to_json()).to_json() == manifest.to_json()
 
     def test_tuples_are_lists(self):
         assert changed(option=(1, 2)) == changed(option=[1, 2])
@@ -67,14 +72,15 @@ class TestText:
         with pytest.raises(StoreError, match=r"study must be plain values, as json can write them: .*Tensor"):
             changed(option=torch.ones(1))
 
-    def test_of_an_earlier_egcam(self):
-        text = sample_manifest().to_json().replace('"format": 3', '"format": 1')
-        with pytest.raises(StoreError, match=r"has format 1, this egcam reads 3: .* or start again in another --out"):
+    @pytest.mark.parametrize("number", [3, 5])
+    def test_of_another_egcam(self, number):
+        text = sample_manifest().to_json().replace('"format": 4', f'"format": {number}')
+        with pytest.raises(StoreError, match=rf"has format {number}, this egcam reads 4: .* start again in another"):
             Manifest.from_json(text)
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 3, "identity": ""}', b"\xff"])
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 4}', b"\xff"])
     def test_damaged(self, text):
-        with pytest.raises(StoreError, match=r"here/manifest\.json is damaged"):
+        with pytest.raises(StoreError, match=r"here/manifest\.json (is damaged|was changed)"):
             Manifest.from_json(text, "here/manifest.json")
 
     def test_edited(self):
@@ -82,163 +88,126 @@ class TestText:
         with pytest.raises(StoreError, match="was changed since it was written"):
             Manifest.from_json(text)
 
-    def test_of_a_later_egcam(self):
-        text = sample_manifest().to_json().replace('"format": 3', '"format": 4')
-        with pytest.raises(StoreError, match="has format 4, this egcam reads 3"):
-            Manifest.from_json(text)
+
+STUDY = Study(
+    "s", (ModelSpec("vgg16"),), DataSpec("folder", "photos"),
+    methods=(MethodSpec("mine", "slope-cam", {"samples": 8}),), metrics=(MetricSpec("insertion", {"step": 2}),),
+)  # fmt: skip
+INPUTS = {"checksum": "c", "code": {"a.py": "x"}, "preprocessing": {"mean": (0.5,)}}
 
 
-class TestIdentity:
+class TestKeys:
+    """Whatever determines numbers changes the key, and nothing else does."""
+
+    def recipe(
+        self, study=STUDY, inputs=INPUTS, device="cpu", method=None, source="data", references=(("a.png", "1"),)
+    ):
+        return recipe_of(study, study.models[0], inputs, device, method or study.methods[0], source, dict(references))
+
     @pytest.mark.parametrize(
-        ("changes", "line"),
+        "change",
         [
-            ({"seed": 1}, "seed: 0 -> 1"),
-            ({"threads": 2}, "threads: 1 -> 2"),
-            ({"device": "cuda"}, 'device: "cpu" -> "cuda"'),
-            ({"checksums": {"plugin.py": "f" * 64}}, "checksums.plugin.py: 000000000000… -> ffffffffffff…"),
-            ({"references": {"data": {"b": "0" * 64}}}, "references.data.b: (absent) -> 000000000000…"),
+            {"inputs": {**INPUTS, "checksum": "d"}},
+            {"inputs": {**INPUTS, "code": {"a.py": "y"}}},
+            {"inputs": {**INPUTS, "preprocessing": {"mean": (0.4,)}}},
+            {"device": "cuda"},
+            {"method": MethodSpec("mine", "slope-cam", {"samples": 9})},
+            {"method": MethodSpec("other", "slope-cam", {"samples": 8})},
+            {"source": "black"},
+            {"references": {"a.png": "2"}},
+            *({"study": replace(STUDY, **one)} for one in (
+                {"seed": 1}, {"threads": 2}, {"target": "second"}, {"batch_size": 3},
+                {"data": DataSpec("folder", "photos", size=96)}, {"models": (ModelSpec("vgg16", layer="features.0"),)},
+                {"models": (ModelSpec("vgg16", weights="random"),)},
+            )),
         ],
-    )
-    def test_what_determines_numbers(self, changes, line):
-        known = {"checksums": {"plugin.py": "0" * 64}, "references": {"data": {"a": "0" * 64}}}
-        old, new = sample_manifest(**known), sample_manifest(**{**known, **changes})
-        assert old.identity != new.identity
-        assert line in old.differences(new)
-
-    @pytest.mark.parametrize("change", ["checksum", "parameters", "layer", "size", "code", "preprocessing"])
-    def test_models(self, change):
-        values = {"checksum": "c" * 64, "parameters": 11, "layer": "layer4", "size": (8, 8)}
-        values |= {"code": {"model.py": "d" * 64}, "preprocessing": {"mean": [0.5]}}
-        models = dict(sample_manifest().models)
-        models["alexnet"] = replace(models["alexnet"], **{change: values[change]})
-        lines = sample_manifest().differences(sample_manifest(models=models))
-        nested = {"code": ["code", "code.model.py"], "preprocessing": ["preprocessing", "preprocessing.mean"]}
-        changed_keys = nested.get(change, [change])
-        assert [line.partition(": ")[0] for line in lines] == [f"models.alexnet.{key}" for key in changed_keys]
+    )  # fmt: skip
+    def test_what_determines_numbers(self, change):
+        assert self.recipe(**change) != self.recipe()
 
     def test_what_does_not(self):
-        manifest = sample_manifest()
-        models = {name: replace(model, weights="elsewhere.pt", note="n") for name, model in manifest.models.items()}
-        data = replace(manifest.data, description="other words", note="n")
-        other = sample_manifest(models=models, data=data, units=3, versions={}, created="later")
-        assert other.identity == manifest.identity
-        assert manifest.differences(other) == []
+        for one in (
+            {"title": "t", "maps": "all", "examples": 9, "primary": "insertion"},
+            {"data": DataSpec("folder", "elsewhere", images=3)},
+            {"models": (ModelSpec("vgg16", classes="names.txt"),)},
+            {"metrics": ()},
+        ):
+            assert self.recipe(replace(STUDY, **one)) == self.recipe()
+        folders = [self.recipe(source=source) for source in ("/a/pool", "/b/pool")]
+        assert folders[0] == folders[1] != self.recipe()
 
-    def test_only_what_is_decisive_of_the_study(self):
-        one, two = (sample_manifest(study={"title": title}, decisive={"a": 1}) for title in ("one", "two"))
-        assert one.identity == two.identity != sample_manifest(study={"title": "one"}, decisive={"a": 2}).identity
+    def test_a_plugin_is_known_by_its_text(self, tmp_path):
+        plugin = tmp_path / "plugin.py"
+        study = replace(STUDY, plugins=(str(plugin),))
+        keys = set()
+        for text in ("a = 1", "a = 2", "a = 1"):
+            plugin.write_text(text)
+            keys.add(self.recipe(study))
+        assert len(keys) == 2
 
-    def test_order_is_nothing(self):
-        manifest = sample_manifest()
-        assert sample_manifest(study=dict(reversed(manifest.study.items()))).identity == manifest.identity
-        assert changed(methods=manifest.study["methods"][::-1]).identity == manifest.identity
-        assert sample_manifest(models=dict(reversed(manifest.models.items()))).identity == manifest.identity
-
-    @settings(max_examples=40, deadline=None)
-    @given(plain, plain)
-    def test_two_configurations_differ_exactly_when_a_line_says_so(self, one, two):
-        old, new = sample_manifest(study={"option": one}), sample_manifest(study={"option": two})
-        assert (old.identity == new.identity) == (old.differences(new) == [])
-
-    def test_is_the_checksum_of_plain_data(self):
-        model = ModelRecord("s", 3, "l", code={"f.py": "h"}, preprocessing={"std": (1.0,)})
-        pool = {"data": {"x.png": "y"}}
-        methods = [{"name": "cam", "options": {"samples": 2}}]
-        manifest = Manifest({"a": 1, "methods": methods}, DataRecord("d"), {"m": model}, units=1, references=pool)
-        wanted = {
-            "study": {"a": 1}, "study.methods.cam": methods[0], "seed": 0, "threads": 1, "device": "cpu",
-            "models.m": {
-                "checksum": "s", "parameters": 3, "layer": "l", "size": None,
-                "code": {"f.py": "h"}, "preprocessing": {"std": [1.0]},
-            },
-            "references.data": {"x.png": "y"},
-        }  # fmt: skip
-        assert manifest.identity == hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
-
-
-class TestJoining:
-    def test_each_change_is_named(self):
-        methods = [dict(one) for one in sample_manifest().study["methods"]]
-        methods[1]["options"] = {"samples": 8}
-        new = changed(methods=methods[:2], seed=3)
-        with pytest.raises(StoreError) as caught:
-            sample_manifest().joined(new, "results/")
-        assert str(caught.value).splitlines() == [
-            "results/ holds results of another configuration, and they do not mix:",
-            "  study.methods.cam.options: {} -> (absent)",
-            "  study.methods.cam.options.samples: (absent) -> 8",
-            "  study.seed: 0 -> 3",
-            "Use another --out, or the old study file.",
+    def test_metrics(self):
+        studies = [
+            STUDY,
+            replace(STUDY, metrics=(MetricSpec("insertion", {"step": 3}),)),
+            replace(STUDY, protocol="paper"),
         ]
+        keys = [settings_of(study) for study in studies]
+        assert all(list(one) == ["insertion"] for one in keys)
+        assert len({one["insertion"] for one in keys}) == 3
+        # Curves of both are kept with the metric that needs them.
+        both = settings_of(replace(STUDY, metrics=(MetricSpec("insertion-deletion"),)))
+        assert both["insertion"] == both["deletion"] == both["insertion-deletion"]
 
-    def test_what_only_one_of_them_has_may_come_and_go(self):
-        old = sample_manifest(references={"data": {"a": "1"}}, checksums={"old.py": "1"})
-        methods = [*old.study["methods"][:2], {"name": "mine", "method": "cam", "options": {}}]
-        models = {"vgg16": old.models["vgg16"], "tiny": ModelRecord("c" * 64, 2, "0")}
-        new = sample_manifest(
-            study={**old.study, "methods": methods}, models=models, data=DataRecord("one more", ("a", "b"))
-        )
-        joined = old.joined(new, "results/")
-        assert (joined.study, joined.models, joined.data.names) == (new.study, new.models, ("a", "b"))
-        assert joined.settings == {**old.settings, **new.settings}
-        assert joined.identities == {old.identity, joined.identity}
-        assert joined.joined(new, "results/") == joined
-        assert Manifest.from_json(joined.to_json()) == joined
-        changed_back = replace(old, references={"data": {"a": "2"}}, settings={})
-        with pytest.raises(StoreError, match=r'references\.data\.a: "1" -> "2"'):
-            joined.joined(changed_back, "results/")
+    def test_images(self):
+        mask = np.eye(4, dtype=bool)
+        first = Picture("a.png", Image.new("RGB", (4, 4)), 1, mask)
+        others = (
+            replace(first, name="b.png"),
+            replace(first, image=Image.new("RGB", (4, 4), "red")), replace(first, label=2),
+            replace(first, mask=None), replace(first, mask=~mask), replace(first, image=Image.new("RGB", (2, 8))),
+        )  # fmt: skip
+        assert len({content_of(one) for one in (first, *others)}) == 7
+        assert content_of(replace(first, image=first.image.copy())) == content_of(first)
 
-    def test_other_images_under_the_same_names_are_refused(self):
-        old = sample_manifest()
-        other = replace(old, data=replace(old.data, contents={"a": "e2 5 m", "b": "f - -"}))
-        with pytest.raises(StoreError) as caught:
-            old.joined(other, "results/")
-        assert str(caught.value).splitlines() == [
-            "results/ holds results of other images under the same names, and they do not mix:",
-            "  a: other pixels, label - -> 5, another mask",
-            "Put the old files back, or use another --out.",
-        ]
 
-    def test_an_image_that_could_not_be_read_before_is_known_from_now_on(self):
-        old = sample_manifest()
-        joined = old.joined(replace(old, data=replace(old.data, contents={"b": "f - -"})), "results/")
-        assert joined.data.contents == {"a": "e1 - -", "b": "f - -"}
-        assert joined.identity == old.identity
-
-    def test_many_changes_are_cut_short(self):
-        with pytest.raises(StoreError, match=r"… and 5 more\nUse another --out"):
-            sample_manifest().joined(changed(**{f"key{n}": n for n in range(25)}), "results/")
+class TestAfterAFormerRun:
+    def test_contents_that_only_the_former_knows_are_kept(self):
+        former = sample_manifest(data=DataRecord("", {"gone": "1", "a": "2", "b": "3"}))
+        after = sample_manifest(data=DataRecord("", {"a": None, "b": "4", "c": None})).after(former, "results/")
+        assert after.data.images == {"a": "2", "b": "4", "c": None}
 
     def test_another_python_is_noted_and_accepted(self):
         old = sample_manifest()
-        joined = old.joined(sample_manifest(versions={**old.versions, "python": "3.12.0"}), "results/")
-        assert joined.versions == old.versions
-        assert [one.versions["python"] for one in joined.further] == ["3.12.0"]
+        after = sample_manifest(versions={**old.versions, "python": "3.12.0"}).after(old, "results/")
+        assert after.versions == old.versions
+        assert [one.versions["python"] for one in after.further] == ["3.12.0"]
+        assert after.after(after, "results/") == after
 
     def test_a_package_only_one_has_is_no_difference(self):
         old = sample_manifest()
-        assert (
-            old.joined(sample_manifest(versions={**old.versions, "timm": "1.0"}), "results/").identity == old.identity
-        )
+        new = sample_manifest(versions={**old.versions, "timm": "1.0"})
+        assert len(new.after(old, "results/").environments) == 2
 
     @pytest.mark.parametrize("package", ["egcam", "torch", "numpy"])
     def test_another_version_is_refused(self, package):
         old = sample_manifest()
+        new = sample_manifest(versions={**old.versions, package: "9"})
         with pytest.raises(StoreError) as caught:
-            old.joined(sample_manifest(versions={**old.versions, package: "9"}), "results/")
+            new.after(old, "results/")
         assert str(caught.value).splitlines() == [
             "results/ holds results made with other versions, which may differ in their last digits:",
             f"  {package}: {old.versions[package]} -> 9",
             "Install the old versions, use another --out, or accept it with mix_versions=True (--mix-versions).",
         ]
+        assert new.after(old, "results/", mix_versions=True).environments == (old.versions, new.versions)
 
     def test_another_processor_is_doubted_until_it_is_known(self):
         old = sample_manifest()
         other = sample_manifest(versions={**old.versions, "cpu": "two"})
         assert old.hardware_change(old, "results/") is None
         wanted = "results/ holds results from one; those from two may differ in their last digits"
-        assert old.hardware_change(other, "results/") == wanted
-        assert old.joined(other, "results/").hardware_change(other, "results/") is None
+        assert other.hardware_change(old, "results/") == wanted
+        assert other.hardware_change(other.after(old, "results/"), "results/") is None
 
 
 class TestChecksums:

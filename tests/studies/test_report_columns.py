@@ -21,7 +21,7 @@ from egcam.studies.report.report import COLUMNS, SUMMARY_COLUMNS, as_csv, score_
 from egcam.studies.report.view import gather
 from egcam.studies.results import Results
 from egcam.studies.store import Store
-from support.results_in_memory import METHODS, METRICS, made, study
+from support.results_in_memory import METHODS, METRICS, keys, made, study
 
 IMAGES = 12
 MODELS = ("a", "b")
@@ -43,7 +43,8 @@ def results(tmp_path, values):
     names = tuple(f"{image}.png" for image in range(IMAGES))
     records = {label: ModelRecord("0" * 64, 1, "layer") for label in MODELS}
     store = Store(tmp_path / "results")
-    store.begin(Manifest(of.model_dump(), DataRecord("made up", names), records, values[:, :, 0].size))
+    data = DataRecord("made up", {name: name for name in names})
+    store.begin(Manifest(of.model_dump(), data, records, values[:, :, 0].size, **keys(of)))
     outcomes = []
     for model, method, image in np.ndindex(values[:, :, 0].shape):
         unit, own = Unit(MODELS[model], METHODS[method], image), values[model, method, :, image].tolist()

@@ -13,12 +13,12 @@ from torch import nn
 import egcam
 from egcam.metrics.faithfulness import sufficiency, sufficiency_of
 from egcam.metrics.registry import MetricError
-from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
+from egcam.studies.manifest import Manifest, ModelRecord
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results, ResultsError
 from egcam.studies.specs import MetricSpec
 from egcam.studies.store import Store
-from support.results_in_memory import METHODS, METRICS, InMemory, made, study
+from support.results_in_memory import METHODS, METRICS, InMemory, keys, made, study
 
 
 def value(model, method, metric, image):
@@ -197,7 +197,7 @@ def stored(folder, source, sizes=(8, 8)):
     """The same results, written to a store in a folder."""
     of = source.of
     models = {model.label: ModelRecord("0" * 64, 10, "layer4", sizes) for model in of.models}
-    manifest = Manifest(of.model_dump(), DataRecord("six squares"), models, source.units)
+    manifest = Manifest(of.model_dump(), source.manifest.data, models, source.units, **keys(of))
     store = Store(folder)
     store.begin(manifest)
     with store.lock():

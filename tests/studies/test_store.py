@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egcam.studies.parquet import part_name
+from egcam.studies.manifest import DataRecord, ModelRecord
 from egcam.studies.records import Outcome, Unit, failed
 from egcam.studies.store import Store, StoreError, StoreWarning
 from support.store_children import write_until_killed, write_with_file_limit
@@ -107,7 +107,7 @@ class TestContract:
         nan_with_payload = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_DEAD_BEEF))[0]
         negative_nan = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
         values = (nan, nan_with_payload, negative_nan, inf, -inf, 0.0, -0.0, 5e-324, 1.7976931348623157e308, 0.1)
-        unit = Unit("模型 \u0000 é", "Grad‑CAM++ 🐕", 2**62)
+        unit = Unit("模型 \u0000 é", "Grad‑CAM++ 🐕", 1)
         scores = tuple(
             unit.score(f"metric {n}", value, -value, None if n % 2 else f"cause {n}") for n, value in enumerate(values)
         )
@@ -124,14 +124,21 @@ class TestContract:
             coarse=curve.reshape(2, 3),
             picture=b"\x00\xff" * 3,
         )
-        none = Outcome(Unit("vgg16", "cam", 0), "", 0, 0, 0.0, ())
+        none = Outcome(Unit("vgg16", "cam", 0), "a.jpg", 0, 0, 0.0, ())
+        manifest = sample_manifest(
+            data=DataRecord("", {"a.jpg": "a", odd.name: "b"}),
+            models={**sample_manifest().models, unit.model: ModelRecord("", 0, "")},
+            recipes={**sample_manifest().recipes, unit.model: {unit.method: "odd"}},
+            settings={metric: metric for metric in (*(score.metric for score in scores), "Σ", "empty")},
+        )
+        store.begin(manifest)
         store.write([odd, none])
         assert [bits(one) for one in store.outcomes()] == [bits(none), bits(odd)]
         curves = store.curves(odd.unit.model, "Σ")
         assert curves[odd.unit.method][odd.unit.image].view(np.uint32).tolist() == curve.view(np.uint32).tolist()
         assert len(store.curves(odd.unit.model, "empty")[odd.unit.method][odd.unit.image]) == 0
-        assert store.maps(*odd.unit[:2])[2**62].tobytes() == curve.tobytes()
-        assert store.pictures(odd.unit.model) == {2**62: b"\x00\xff" * 3}
+        assert store.maps(*odd.unit[:2])[1].tobytes() == curve.tobytes()
+        assert store.pictures(odd.unit.model) == {1: b"\x00\xff" * 3}
 
     def test_maps_that_are_not_contiguous(self, store):
         coarse = np.arange(12, dtype=np.float32).reshape(3, 4).T
@@ -167,18 +174,40 @@ class TestContract:
             (store if unit.image % 2 else other).write([sample_outcome(unit)])
         assert store.done() == other.done() == set(UNITS[:6])
 
-    def test_changed_configuration_is_refused(self, store):
-        store.write([sample_outcome(UNITS[0])])
-        changed = sample_manifest(study={**sample_manifest().study, "seed": 7})
-        with pytest.raises(StoreError) as caught:
-            Store(store.folder).begin(changed)
-        assert str(caught.value) == (
-            f"{store.folder} holds results of another configuration, and they do not mix:\n"
-            "  study.seed: 0 -> 7\n"
-            "Use another --out, or the old study file."
-        )
-        assert Store(store.folder).manifest == sample_manifest()
-        assert len(store.outcomes()) == 1
+    def test_what_has_other_keys_does_not_count_and_is_kept(self, store):
+        store.write([sample_outcome(UNITS[0]), sample_outcome(UNITS[1])])
+        first = sample_manifest()
+        recipes = {**first.recipes, "vgg16": {**first.recipes["vgg16"], METHODS[0]: "another recipe"}}
+        images = {**first.data.images, "photograph 0.jpg": "another content"}
+        other = Store(store.folder)
+        other.begin(sample_manifest(recipes=recipes))
+        assert other.done() == {UNITS[1]}
+        other.begin(sample_manifest(data=DataRecord("", images)))
+        assert other.done() == set()
+        other.begin(sample_manifest(settings={**first.settings, "deletion": "another setting"}))
+        assert other.done() == {UNITS[0], UNITS[1]}
+        assert other.done(needs=METRICS) == set()
+        assert {score.metric for one in other.outcomes() for score in one.scores} == {"insertion", "sparseness"}
+        assert other.curves("vgg16", "deletion") == {}
+        other.begin(first)
+        assert [bits(one) for one in other.outcomes()] == [bits(sample_outcome(unit)) for unit in UNITS[:2]]
+
+    def test_an_outcome_counts_for_what_it_was_really_made_from(self, store):
+        """Its worker says so; where it does not, it counts for what was asked."""
+        changed = replace(sample_outcome(UNITS[0]), content="replaced under way")
+        assert not store.is_as_begun(changed)
+        assert store.is_as_begun(sample_outcome(UNITS[0]))
+        store.write([changed, replace(sample_outcome(UNITS[1]), recipe="another model"), sample_outcome(UNITS[2])])
+        assert store.done() == {UNITS[2]}
+        images = {**sample_manifest().data.images, "photograph 0.jpg": "replaced under way"}
+        store.begin(sample_manifest(data=DataRecord("", images)))
+        assert store.done() == {UNITS[0]}
+
+    def test_images_are_known_by_content_whatever_their_number(self, store):
+        store.write([sample_outcome(unit) for unit in UNITS])
+        turned = dict(reversed(list(sample_manifest().data.images.items())))
+        store.begin(sample_manifest(data=DataRecord("", turned)))
+        assert store.done() == {unit._replace(image=len(turned) - 1 - unit.image) for unit in UNITS}
 
     def test_begin_again_keeps_what_is_there(self, store):
         store.write([sample_outcome(UNITS[0])])
@@ -186,16 +215,6 @@ class TestContract:
         again.begin(sample_manifest(created="2030-01-01T00:00:00+00:00"))
         assert again.manifest.created == "2026-01-01T00:00:00+00:00"
         assert again.done() == {UNITS[0]}
-
-    def test_a_new_title_is_taken_over(self, store):
-        study = sample_manifest().study
-        decisive = {key: value for key, value in study.items() if key != "title"}
-        with pytest.raises(StoreError, match=r"study\.title: "):
-            Store(store.folder).begin(sample_manifest(study={**study, "title": "New"}))
-        other = Store(f"{store.folder}-2")
-        other.begin(sample_manifest(decisive=decisive))
-        other.begin(sample_manifest(decisive=decisive, study={**study, "title": "New"}))
-        assert Store(other.folder).manifest.study["title"] == "New"
 
     def test_versions(self, store):
         newer = {**sample_manifest().versions, "torch": "2.5.0"}
@@ -209,6 +228,14 @@ class TestContract:
         assert len(found.outcomes()) == 2
         assert found.manifest.versions["torch"] == "2.4.0"
         assert [one.versions["torch"] for one in found.manifest.further] == ["2.5.0"]
+        # What was made with versions that nobody has accepted does not count, also where the manifest was lost.
+        found._folder.remove("manifest.json")
+        lost = Store(store.folder)
+        lost.begin(sample_manifest(versions=newer))
+        assert lost.done() == {UNITS[1]}
+        lost.begin(sample_manifest(), mix_versions=True)
+        assert lost.done() == {UNITS[0], UNITS[1]}
+        found = Store(store.folder)
         # Both are known now, so neither need be accepted again.
         found.begin(sample_manifest())
         found.begin(sample_manifest(versions=newer))
@@ -220,18 +247,6 @@ class TestContract:
             Store(store.folder).begin(other)
         Store(store.folder).begin(other)
         assert [one.versions["cpu"] for one in Store(store.folder).manifest.further] == ["two"]
-
-    def test_a_part_of_another_study_is_refused(self, store, folder):
-        other = Store(f"{folder}-other")
-        other.begin(sample_manifest(seed=1))
-        other.write([sample_outcome(UNITS[0])])
-        (name,) = other._folder.names("parts")
-        store._folder.write(f"parts/{name}", other._folder.read(f"parts/{name}"))
-        for read in (store.done, store.outcomes, store.errors):
-            with pytest.raises(
-                StoreError, match=rf"parts/{name} belongs to another study \({other.manifest.identity[:12]}…"
-            ):
-                read()
 
     def test_a_file_egcam_did_not_name_is_left_out(self, store):
         store.write([sample_outcome(UNITS[0])])
@@ -281,12 +296,6 @@ def test_order_does_not_depend_on_arrival(units, cuts):
     assert [bits(one) for one in store.outcomes()] == [bits(sample_outcome(unit)) for unit in UNITS]
 
 
-def test_outcomes_of_models_the_manifest_does_not_know_come_last(local):
-    units = [Unit("zebra", "cam", 0), Unit("alexnet", "z", 0), Unit("alexnet", "b", 0), Unit("alexnet", "cam", 0)]
-    local.write([Outcome(unit, "", 0, 0, 0.0, ()) for unit in units])
-    assert [one.unit for one in local.outcomes()] == [units[3], units[2], units[1], units[0]]
-
-
 def test_a_tool_that_knows_nothing_of_egcam_reads_a_part(local):
     from pyarrow import parquet
 
@@ -305,40 +314,6 @@ def test_a_tool_that_knows_nothing_of_egcam_reads_a_part(local):
     assert row["picture"] == outcome.picture
 
 
-def test_parts_of_the_format_before_are_read(local):
-    """Format 3 had a row for each unit, with lists of scores and curves in it."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    written = [sample_outcome(UNITS[0]), failed(UNITS[1], METRICS, "broken file", "b.jpg")]
-    rows = [
-        {
-            **one.unit._asdict(),
-            **{key: getattr(one, key) for key in ("name", "target", "prediction", "seconds", "error", "batch_size")},
-            "holds": " ".join([*METRICS, "(map)"]),
-            **{key: getattr(one, key) for key in ("content", "stamp", "picture")},
-            "scores": [
-                dict(zip(("metric", "value", "seconds", "cause"), score[3:], strict=True)) for score in one.scores
-            ],
-            "curves": [{"metric": name, "values": curve.tolist()} for name, curve in one.curves.items()],
-            "coarse": None if one.coarse is None else {"shape": [3, 5], "values": one.coarse.tobytes()},
-        }
-        for one in written
-    ]
-    metadata = {"egcam.format": "3", "egcam.identity": local.manifest.identity}
-    sink = pa.BufferOutputStream()
-    parquet.write_table(pa.Table.from_pylist(rows).replace_schema_metadata(metadata), sink)
-    data = bytes(sink.getvalue())
-    local._folder.write(f"parts/{part_name(data)}", data)
-    local.write([sample_outcome(UNITS[2])])
-    assert [bits(one) for one in local.outcomes()] == [bits(one) for one in (*written, sample_outcome(UNITS[2]))]
-    assert local.done(needs=METRICS, maps=True) == set(UNITS[:3])
-    curve = local.curves("vgg16", "deletion")[UNITS[0].method][0]
-    assert curve.tobytes() == written[0].curves["deletion"].tobytes()
-    assert local.maps(*UNITS[0][:2])[0].tobytes() == written[0].coarse.tobytes()
-    assert local.pictures("vgg16")[0] == written[0].picture
-
-
 def test_urls_of_local_files_and_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder in (f"file://{tmp_path}/results", "~/results"):
@@ -351,28 +326,29 @@ def test_an_unknown_protocol_is_refused():
         Store("s4://bucket/results")
 
 
-def test_of_two_studies_that_begin_at_once_one_is_refused(tmp_path):
+def test_two_studies_that_begin_at_once_both_keep_what_is_theirs(tmp_path):
+    """Each writes and reads its own; the folder's manifest is whole, and that of one of them."""
+    manifests = [sample_manifest(recipes={"vgg16": {"cam": f"recipe {turn}"}}) for turn in range(2)]
     for turn in range(5):
-        folder, refused, began = tmp_path / str(turn), [], []
+        folder, done = tmp_path / str(turn), []
         barrier = threading.Barrier(6)
 
-        def begin(seed, folder=folder, refused=refused, began=began, barrier=barrier):
+        def begin(number, folder=folder, done=done, barrier=barrier):
+            store = Store(folder)
             barrier.wait(20)
-            try:
-                Store(folder).begin(sample_manifest(seed=seed))
-                began.append(seed)
-            except StoreError as error:
-                refused.append((seed, str(error)))
+            store.begin(manifests[number % 2])
+            barrier.wait(20)
+            store.write([sample_outcome(Unit("vgg16", "cam", number))])
+            barrier.wait(20)
+            done.append((number % 2, {unit.image for unit in store.done()}))
 
-        threads = [threading.Thread(target=begin, args=(number % 2,)) for number in range(6)]
+        threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20)
-        winner = Store(folder).manifest.seed
-        assert began == [winner] * 3
-        assert len(refused) == 3
-        assert all(f"seed: {winner} -> {seed}" in text for seed, text in refused)
+        assert sorted(done) == [(0, {0, 2, 4})] * 3 + [(1, {1, 3, 5})] * 3
+        assert Store(folder).manifest.recipes in [one.recipes for one in manifests]
 
 
 class TestKilled:
@@ -507,9 +483,7 @@ class TestDisk:
 
     def test_a_file_in_place_of_the_folder(self, tmp_path):
         (tmp_path / "results").write_text("a file")
-        with pytest.raises(
-            StoreError, match=r"cannot read .*results/manifest\.json: a file is where the folder should be"
-        ):
+        with pytest.raises(StoreError, match=r"cannot make the folder .*results: a file is where the folder should be"):
             Store(tmp_path / "results").begin(sample_manifest())
 
     def test_a_folder_that_vanished(self, local):

@@ -40,6 +40,13 @@ def study(
     )
 
 
+def keys(of: Study) -> dict[str, Any]:
+    """Made-up keys of all that a study asks for, as a manifest holds them."""
+    recipes = {one.label: {method.name: f"{method.name} on {one.label}" for method in of.methods} for one in of.models}
+    metrics = {"insertion", "deletion", *(metric.name for metric in of.metrics)}
+    return {"recipes": recipes, "settings": {name: name for name in sorted(metrics)}}
+
+
 class InMemory(Store):
     """A store in memory whose content tests change at will: it is written anew whenever it is read."""
 
@@ -54,8 +61,17 @@ class InMemory(Store):
     @property
     def manifest(self) -> Manifest:
         versions, created = {"egcam": "1.0", "torch": "2.0"}, "2026-01-02T03:04:05+00:00"
-        data = DataRecord("six squares")
-        return Manifest(self.of.model_dump(), data, self.models, self.units, versions=versions, created=created)
+        names = {one.unit.image: one.name for one in self.done}
+        count = max(names, default=-1) + 1
+        return Manifest(
+            self.of.model_dump(),
+            DataRecord("six squares", {names.get(one, f"{one}.png"): f"{one}" for one in range(count)}),
+            self.models,
+            self.units,
+            versions=versions,
+            created=created,
+            **keys(self.of),
+        )
 
     def full(self) -> list[Outcome]:
         """The outcomes with their curves, maps and pictures."""

@@ -27,7 +27,9 @@ def sample_manifest(**changes: Any) -> Manifest:
     }
     values = {
         "study": study,
-        "data": DataRecord("four photographs", contents={"a": "e1 - -"}),
+        "data": DataRecord("photographs", {f"photograph {number}.jpg": f"content {number}" for number in range(3000)}),
+        "recipes": {model: {method: f"{method} on {model}" for method in METHODS} for model in MODELS},
+        "settings": {metric: f"{metric}, as it is" for metric in METRICS},
         "models": {name: ModelRecord(letter * 64, 10, "features") for name, letter in zip(MODELS, "ab", strict=True)},
         "units": len(UNITS),
         "versions": {"egcam": "0.1.0", "torch": "2.4.0", "numpy": "2.0.0", "python": "3.11.7", "cpu": "one"},

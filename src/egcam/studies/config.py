@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from egcam.attribution import registry
 from egcam.errors import EgcamError, MethodError, near_misses
 from egcam.metrics.registry import MetricError, metric
-from egcam.models.zoo import RANDOM
 from egcam.studies.datasets import DataError, files_of, kind_of, kinds, options_of, read_options
 from egcam.studies.plugins import import_plugins
 from egcam.studies.specs import (
@@ -26,7 +25,6 @@ from egcam.studies.specs import (
     RunSpec,
     Study,
     StudyFile,
-    is_path,
     placed,
     reference_source,
 )
@@ -94,33 +92,6 @@ def read_study(text: str, folder: str | Path = ".", where: str = "the study") ->
         return _study(content, Path(folder))
     except StudyError as error:
         raise StudyError(f"{where}: {error}") from error
-
-
-def identity(study: Study) -> dict[str, Any]:
-    """What of a study determines its numbers, as plain data: all but where files lie and what is shown or kept.
-
-    Data and weights are known by their checksums, so a folder may have another name on another machine.
-    """
-    values = study.model_dump()
-    # Which images are taken changes none of their numbers.
-    for key in ("path", "images", "part"):
-        values["data"].pop(key)
-    options = values["data"].pop("options")
-    elsewhere = (*files_of(study.data.kind), "classes")
-    values["data"].update((key, value) for key, value in options.items() if key not in elsewhere)
-    for one in values["models"]:
-        one["weights"] = one["weights"] if one["weights"] in (None, RANDOM) else "a file"
-        one["name"] = Path(one["name"]).name if ".py" in one["name"] else one["name"]
-        one.pop("classes")
-    for where, key in ((values["reference"], "source"), *((one["options"], "reference") for one in values["methods"])):
-        if is_path(where.get(key, "")):
-            where[key] = "a folder"
-    for key in ("title", "maps", "examples", "plugins"):
-        values.pop(key)
-    # It changes no number, but to name it when they are known would not be to name it beforehand.
-    if values["primary"] is None:
-        values.pop("primary")
-    return values
 
 
 def _study(content: Mapping[str, Any], folder: Path) -> Study:

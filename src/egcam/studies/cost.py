@@ -161,8 +161,8 @@ def estimate(study: Study | str | Path, limit: int | None = None) -> Estimate:
         limit: only this many images, the first ones.
     """
     found = study if isinstance(study, Study) else load_study(study)
-    available = len(open_dataset(found.data))
-    return estimated(found, describe_networks(found), min(available, limit or available))
+    data = open_dataset(found.data)
+    return estimated(found, describe_networks(found, data), min(len(data), limit or len(data)))
 
 
 def estimated(study: Study, networks: dict[str, NetworkFacts], images: int) -> Estimate:

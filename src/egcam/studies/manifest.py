@@ -1,12 +1,13 @@
-"""What a folder of results says about itself: the whole configuration, checksums and versions."""
+"""What a folder of results says about itself: the configuration, the keys its results go by, and versions."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,68 +17,49 @@ import torch
 from torch import Tensor, nn
 
 from egcam._version import __version__
-from egcam.studies.inputs import difference, other_images
 from egcam.studies.storage import StoreError, listed
 
 Plain: TypeAlias = Mapping[str, Any]
 
-FORMAT = 3
+FORMAT = 4
 # Another version of any of these can change the last digits of a score.
 DECISIVE_PACKAGES = ("egcam", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-image")
 _PACKAGES = (*DECISIVE_PACKAGES, "pandas", "pyarrow")
 _HARDWARE = ("cpu", "gpu")
-_ABSENT: Any = object()
+_HELP = "restore it, or delete it and run the study again, which recreates it for the existing parts"
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-_HELP = "restore it, or delete it and run the study again, which recreates it for the existing parts"
-
-
 @dataclass(frozen=True)
 class DataRecord:
-    """The images of a study.
-
-    Attributes:
-        description: for people.
-        names: of the images, in order; results go by them. None where images are known by their numbers alone.
-        contents: of some of them by name (`egcam.studies.inputs.content_of`); those of two runs must agree.
-        note: what a reader must know, such as a stand-in for unavailable data.
-    """
+    """The images of a study."""
 
     description: str
-    names: tuple[str, ...] = ()
-    contents: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
+    images: Mapping[str, str | None]  # by name, in order: the key of each one's content; None where no run has read it
+    note: str = ""  # what a reader must know, such as a stand-in for unavailable data
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of all images, in order."""
+        return tuple(self.images)
 
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model of a study.
+    """A model of a study."""
 
-    Attributes:
-        checksum: `state_checksum` of it.
-        parameters: how many.
-        layer: where it is explained.
-        size: (height, width) of what it sees, if known.
-        weights: where its weights are from; None for published ones.
-        note: what a reader must know.
-        code: checksums of a model's own Python files, by name; none for models of packages.
-        preprocessing: how it gets its images: size, resize, interpolation, mean, std.
-        own_layers: where no layer was given, that of each method which finds another one for itself.
-    """
-
-    checksum: str
+    checksum: str  # `state_checksum`
     parameters: int
-    layer: str
-    size: tuple[int, int] | None = None
-    weights: str | None = None
-    note: str = ""
-    code: Mapping[str, str] = field(default_factory=dict)
+    layer: str  # where it is explained
+    size: tuple[int, int] | None = None  # (height, width) of what it sees, if known
+    weights: str | None = None  # where they are from; None for published ones
+    note: str = ""  # what a reader must know
+    code: Mapping[str, str] = field(default_factory=dict)  # checksums of its own Python files; none of packages
     preprocessing: Plain = field(default_factory=dict)
-    own_layers: Mapping[str, str] = field(default_factory=dict)
+    own_layers: Mapping[str, str] = field(default_factory=dict)  # of methods that find another layer for themselves
 
 
 @dataclass(frozen=True)
@@ -90,195 +72,113 @@ class Environment:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A study, and everything its numbers depend on.
-
-    Attributes:
-        study: the full configuration as plain data.
-        data: the images.
-        models: the models by label, in the study's order.
-        units: how many there are in all.
-        seed: of methods and metrics.
-        threads: a worker's.
-        device: where the models run.
-        decisive: what of the configuration determines the numbers; None is all of it.
-        checksums: of whatever else determines them, such as plugins, by name.
-        references: checksums of the images methods compare with, by source and name.
-        versions: of packages, Python, the system, processor and graphics card.
-        created: when, UTC.
-        further: other versions that were used since.
-        settings: what determines the numbers, of everything there ever was in the folder: "study" for what all
-            numbers depend on, "study.methods.cam", "models.vgg16" and so on for what some do.
-        earlier: the identities it had before it grew.
+    """The study a folder was last run for, and which of the results in it are its own.
 
     Example:
-        >>> data = DataRecord("2 photographs", ("a.png", "b.png"))
-        >>> manifest = Manifest({"name": "small"}, data, {}, units=0)
+        >>> manifest = Manifest({"name": "small"}, DataRecord("a photograph", {"a.png": None}), {}, units=0)
         >>> Manifest.from_json(manifest.to_json()) == manifest
         True
     """
 
-    study: Plain
+    study: Plain  # the full configuration
     data: DataRecord
-    models: Mapping[str, ModelRecord]
-    units: int
-    seed: int = 0
-    threads: int = 1
-    device: str = "cpu"
-    decisive: Plain | None = None
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    references: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+    models: Mapping[str, ModelRecord]  # by label, in the study's order
+    units: int  # how many there are in all
+    recipes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by label and method: see `keys`
+    settings: Mapping[str, str] = field(default_factory=dict)  # by metric: likewise
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())  # packages, Python, system and hardware
     created: str = field(default_factory=_now)
-    further: tuple[Environment, ...] = ()
-    settings: Plain = field(default_factory=dict)
-    earlier: tuple[str, ...] = ()
+    further: tuple[Environment, ...] = ()  # other versions that were accepted since
 
     def __post_init__(self) -> None:
         # As `json` gives it back, so that a manifest equals the one that is read: no tuples, no paths.
-        for name in ("study", "decisive", "checksums", "references", "versions"):
-            object.__setattr__(self, name, _plain(getattr(self, name), name))
+        object.__setattr__(self, "study", _plain(self.study, "study"))
         plain = {
-            label: replace(one, preprocessing=_plain(one.preprocessing, "preprocessing"))
-            for label, one in self.models.items()
+            label: replace(model, preprocessing=_plain(model.preprocessing, "preprocessing"))
+            for label, model in self.models.items()
         }
         object.__setattr__(self, "models", plain)
-        object.__setattr__(self, "settings", {**self.settings, **self._own_settings()})
-
-    @property
-    def identity(self) -> str:
-        """SHA-256 of what determines the numbers, versions aside."""
-        return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def identities(self) -> frozenset[str]:
-        """Those of all results that may lie in the folder."""
-        return frozenset((self.identity, *self.earlier))
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the study's order."""
-        return tuple(one["name"] if isinstance(one, Mapping) else str(one) for one in self.study.get("methods", ()))
+        return tuple(method["name"] for method in self.study.get("methods", ()))
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics, in the study's order."""
-        return tuple(one["name"] if isinstance(one, Mapping) else str(one) for one in self.study.get("metrics", ()))
+        return tuple(metric["name"] for metric in self.study.get("metrics", ()))
+
+    @property
+    def environments(self) -> tuple[Mapping[str, str], ...]:
+        """All versions that results may be of."""
+        return (self.versions, *(environment.versions for environment in self.further))
 
     def to_json(self) -> str:
         """The manifest as text, always with the same keys in the same order."""
-        values = {"format": FORMAT, "identity": self.identity, **asdict(self)}
-        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        values = asdict(self)
+        return json.dumps({"format": FORMAT, "checksum": _checksum(values), **values}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "the manifest") -> Manifest:
         """The manifest that `to_json` wrote; `where` is for errors."""
         try:
             values = json.loads(text)
-            written_in, identity = values.pop("format"), values.pop("identity")
+            written_in, checksum = values.pop("format"), values.pop("checksum", "")
             if written_in != FORMAT:
                 raise StoreError(
                     f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by, or "
                     "start again in another --out"
                 )
-            values["data"] = DataRecord(**{**values["data"], "names": tuple(values["data"]["names"])})
-            values["models"] = {label: _model(one) for label, one in values["models"].items()}
-            values["further"] = tuple(Environment(**one) for one in values["further"])
-            values["earlier"] = tuple(values["earlier"])
-            manifest = cls(**values)
+            if checksum != _checksum(values):
+                raise StoreError(f"{where} was changed since it was written: {_HELP}")
+            values["data"] = DataRecord(**values["data"])
+            values["models"] = {label: _model(model) for label, model in values["models"].items()}
+            values["further"] = tuple(Environment(**environment) for environment in values["further"])
+            return cls(**values)
         except StoreError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(f"{where} is damaged ({error}): {_HELP}") from error
-        if manifest.identity != identity:
-            raise StoreError(f"{where} was changed since it was written: {_HELP}")
-        return manifest
 
-    def differences(self, new: Manifest) -> list[str]:
-        """What determines the numbers of both and is not the same in `new`: a line "key: old -> new" each."""
-        return [
-            line
-            for key, old in self.settings.items()
-            if key in new.settings
-            for line in _differences(dict(_flat(old, key)), dict(_flat(new.settings[key], key)))
-        ]
-
-    def joined(self, new: Manifest, where: str, mix_versions: bool = False) -> Manifest:
-        """The manifest after the run that `new` describes joins this one, or an error where their results do not mix.
-
-        Images, models, methods and metrics may come and go; what both have must have the same settings.
-
-        Args:
-            new: the run's own manifest.
-            where: the folder, for errors.
-            mix_versions: whether other versions of packages are accepted.
-        """
-        differences = self.differences(new)
-        if differences:
+    def after(self, former: Manifest, where: str, mix_versions: bool = False) -> Manifest:
+        """This run's manifest in the folder `where`, after that of a former run; an error where versions do not mix."""
+        known = former.environments
+        if not mix_versions and not any(same_packages(self.versions, versions) for versions in known):
+            changes = [
+                f"{name}: {former.versions[name]} -> {self.versions[name]}"
+                for name in DECISIVE_PACKAGES
+                if name in former.versions and name in self.versions and former.versions[name] != self.versions[name]
+            ]
             raise StoreError(
-                f"{where} holds results of another configuration, and they do not mix:\n"
-                + listed(differences)
-                + "\nUse another --out, or the old study file."
+                f"{where} holds results made with other versions, which may differ in their last digits:\n"
+                f"{listed(changes)}\n"
+                "Install the old versions, use another --out, or accept it with mix_versions=True (--mix-versions)."
             )
-        self._check_contents(new, where)
-        known = [self.versions, *(one.versions for one in self.further)]
-        if not mix_versions:
-            self._check_packages(known, new.versions, where)
-        contents = {**new.data.contents, **self.data.contents}
-        joined = replace(
-            new,
-            data=replace(new.data, contents=contents),
-            versions=self.versions,
-            created=self.created,
-            further=self.further,
-            settings={**self.settings, **new.settings},
-            earlier=self.earlier,
+        images = {
+            name: former.data.images.get(name) if content is None else content
+            for name, content in self.data.images.items()
+        }
+        new = () if self.versions in known else (Environment(_now(), self.versions),)
+        return replace(
+            self,
+            data=replace(self.data, images=images),
+            versions=former.versions,
+            created=former.created,
+            further=(*former.further, *new),
         )
-        if joined.identity != self.identity:
-            joined = replace(joined, earlier=(*self.earlier, self.identity))
-        if new.versions in known:
-            return joined
-        return replace(joined, further=(*self.further, Environment(_now(), new.versions)))
 
-    def hardware_change(self, new: Manifest, where: str) -> str | None:
-        """Why the numbers of the run that `new` describes may differ in their last digits, if they may."""
-        known = [self.versions, *(one.versions for one in self.further)]
-        if any(_same(new.versions, one, _HARDWARE) for one in known):
+    def hardware_change(self, former: Manifest, where: str) -> str | None:
+        """Why this run's numbers may differ from those of former ones in their last digits, if they may."""
+        if any(_same(self.versions, versions, _HARDWARE) for versions in former.environments):
             return None
-        old, own = (", ".join(_of(one, _HARDWARE)) for one in (self.versions, new.versions))
-        return f"{where} holds results from {old}; those from {own} may differ in their last digits"
+        old, new = (", ".join(one[key] for key in _HARDWARE if key in one) for one in (former.versions, self.versions))
+        return f"{where} holds results from {old}; those from {new} may differ in their last digits"
 
-    def _check_contents(self, new: Manifest, where: str) -> None:
-        old = self.data.contents
-        changes = [
-            f"{name}: {difference(old[name], content)}"
-            for name, content in new.data.contents.items()
-            if name in old and old[name] != content
-        ]
-        if changes:
-            raise other_images(where, changes)
 
-    def _check_packages(self, known: list[Mapping[str, str]], new: Mapping[str, str], where: str) -> None:
-        if any(_same(new, one, DECISIVE_PACKAGES) for one in known):
-            return
-        both = [package for package in DECISIVE_PACKAGES if package in self.versions and package in new]
-        changed = {package: (self.versions[package], new[package]) for package in both}
-        raise StoreError(
-            f"{where} holds results made with other versions, which may differ in their last digits:\n"
-            + listed([f"{name}: {old} -> {own}" for name, (old, own) in changed.items() if old != own])
-            + "\nInstall the old versions, use another --out, or accept it with mix_versions=True (--mix-versions)."
-        )
-
-    def _own_settings(self) -> dict[str, Any]:
-        study = dict(self.study if self.decisive is None else self.decisive)
-        found: dict[str, Any] = {}
-        for kind in ("models", "methods", "metrics"):
-            if names := _names(study.get(kind, [])):
-                found |= {f"study.{kind}.{name}": one for name, one in zip(names, study.pop(kind), strict=True)}
-        found["study"] = study
-        found |= {key: getattr(self, key) for key in ("seed", "threads", "device")}
-        found |= {f"models.{label}": _decisive(model) for label, model in self.models.items()}
-        found |= {f"checksums.{name}": checksum for name, checksum in self.checksums.items()}
-        return found | {f"references.{source}": images for source, images in self.references.items()}
+def same_packages(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """Whether results of both are alike to the last digit: a package that only one has made no number."""
+    return _same(first, second, DECISIVE_PACKAGES)
 
 
 def versions(device: str | torch.device | None = None) -> dict[str, str]:
@@ -332,12 +232,6 @@ def _model(values: Plain) -> ModelRecord:
     return ModelRecord(**{**values, "size": None if size is None else (size[0], size[1])})
 
 
-def _decisive(model: ModelRecord) -> dict[str, Any]:
-    size = None if model.size is None else list(model.size)
-    plain = {key: getattr(model, key) for key in ("checksum", "parameters", "layer")}
-    return {**plain, "size": size, "code": dict(model.code), "preprocessing": dict(model.preprocessing)}
-
-
 def _processor() -> str:
     name = platform.processor() or platform.machine()
     described = Path("/proc/cpuinfo")
@@ -355,42 +249,9 @@ def _plain(values: Any, what: str) -> Any:
         raise StoreError(f"{what} must be plain values, as json can write them: {error}") from error
 
 
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """("models.vgg16.layer", value) for all that is in nested plain data."""
-    if isinstance(value, Mapping) and value:
-        for name, one in value.items():
-            yield from _flat(one, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
-
-
-def _names(values: list[Any]) -> list[str]:
-    """The names of a list's entries, where all have one and no two the same."""
-    if not all(isinstance(one, Mapping) and ("label" in one or "name" in one) for one in values):
-        return []
-    names = [str(one.get("label") or one.get("name")) for one in values]
-    return names if len(set(names)) == len(names) else []
-
-
-def _differences(old: Plain, new: Plain) -> list[str]:
-    keys = [*old, *(key for key in new if key not in old)]
-    shown = ((key, _shown(old.get(key, _ABSENT)), _shown(new.get(key, _ABSENT))) for key in keys)
-    return [f"{key}: {before} -> {after}" for key, before, after in shown if before != after]
-
-
-def _shown(value: Any) -> str:
-    """A value as JSON, the number 1 unlike the text "1"; of a checksum only the beginning."""
-    if value is _ABSENT:
-        return "(absent)"
-    if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
-        return f"{value[:12]}…"
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+def _checksum(values: Plain) -> str:
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str], keys: Iterable[str]) -> bool:
-    """Whether both agree on what both have: a package that is not there made no number."""
     return all(one[key] == other[key] for key in keys if key in one and key in other)
-
-
-def _of(versions: Mapping[str, str], keys: Iterable[str]) -> list[str]:
-    return [versions[key] for key in keys if key in versions]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -27,8 +28,9 @@ from egcam.models.trace import Trace, dry_run
 from egcam.studies.config import StudyError
 from egcam.studies.datasets import Dataset, kind_of
 from egcam.studies.geometry import resized_preprocessing
+from egcam.studies.keys import recipe_of
 from egcam.studies.manifest import ModelRecord, state_checksum
-from egcam.studies.pools import drawn_pool, pool_titles, source_of
+from egcam.studies.pools import drawn_pool, source_of
 from egcam.studies.source_files import source_checksums
 from egcam.studies.specs import MethodSpec, ModelSpec, Study
 
@@ -46,9 +48,8 @@ class Network:
         study: what it belongs to.
         data: the study's images.
         explainers: made so far, by method.
-        references: made so far, by source.
-        pools: checksums of the references' images as they were when the study began, by title and name; what is
-            missing is not compared.
+        references: drawn so far, by source, with the checksums of the images that decided them.
+        recipes: what methods do here, as keys, by method.
     """
 
     spec: ModelSpec
@@ -57,8 +58,8 @@ class Network:
     study: Study
     data: Dataset
     explainers: dict[str, Any] = field(default_factory=dict)
-    references: dict[str, Any] = field(default_factory=dict)
-    pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    references: dict[str, tuple[Any, dict[str, str]]] = field(default_factory=dict)
+    recipes: dict[str, str] = field(default_factory=dict)
 
     @property
     def layer(self) -> str | None:
@@ -79,25 +80,36 @@ class Network:
             own["batch_size"] = min(batch, method.options.get("batch_size") or batch)
         return options_for(method.method, shared, own, self.classifier.preprocessing.normalisation)
 
+    def recipe(self, method: MethodSpec) -> str:
+        """The key of what a method does here: see `egcam.studies.keys`."""
+        if method.name not in self.recipes:
+            source = source_of(self.study, method) if "reference" in registry.takes(method.method) else None
+            checksums = {} if source is None else self._drawn(source)[1]
+            about = self.study, self.spec, self.inputs, self.classifier.device.type
+            self.recipes[method.name] = recipe_of(*about, method, source, checksums)
+        return self.recipes[method.name]
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """What determines the model's numbers, as plain data: weights, own code, and how it gets its images."""
+        is_own = ".py" in self.spec.name
+        return {
+            "checksum": state_checksum(self.classifier.model),
+            "code": source_checksums(self.spec.name.rpartition(":")[0]) if is_own else {},
+            "preprocessing": asdict(self.classifier.preprocessing),
+        }
+
     def reference(self, source: str) -> Any:
         """What methods compare with: the name of one of egcam's own, or images."""
-        if source not in self.references:
-            self.references[source] = self._drawn(source)
-        return self.references[source]
+        return self._drawn(source)[0]
 
-    def _drawn(self, source: str) -> Any:
-        seen = self.classifier.preprocessing
+    def _drawn(self, source: str) -> tuple[Any, dict[str, str]]:
         if source in references.MADE_BY_NAME:
-            return source
-        pool, pixels = drawn_pool(self.study, source, seen, self.data)
-        title = pool_titles(self.study)[source]
-        began_with = self.pools.get(title, pixels)
-        changed = sorted(name for name, checksum in pixels.items() if began_with.get(name) != checksum)
-        if changed:
-            raise StudyError(
-                f"the references ({title}) have changed since the study began: {changed[0]} is another image"
-            )
-        return references.Images(pool.to(self.classifier.device))
+            return source, {}
+        if source not in self.references:
+            pool, checksums = drawn_pool(self.study, source, self.classifier.preprocessing, self.data)
+            self.references[source] = references.Images(pool.to(self.classifier.device)), checksums
+        return self.references[source]
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ class NetworkFacts:
         size: the longer side of its input in pixels.
         device: where it runs.
         seconds_per_pass: one image through it, in a small batch, with the study's threads: the median of some probes.
-        preprocessing: the network's own.
+        recipes: what methods do on it, as keys, by method.
     """
 
     record: ModelRecord
@@ -118,57 +130,26 @@ class NetworkFacts:
     size: int
     device: str
     seconds_per_pass: float
-    preprocessing: Preprocessing
+    recipes: Mapping[str, str]
     probes: tuple[float, ...] = ()
     """The probes themselves, in seconds."""
 
 
-def load_network(study: Study, spec: ModelSpec, data: Dataset, began_with: Mapping[str, Any] | None = None) -> Network:
-    """A model of the study, ready to be explained.
-
-    Args:
-        study: what it belongs to.
-        spec: which.
-        data: the study's images.
-        began_with: the "models" (as `model_inputs`, by label) and "references" (their checksums) the study began
-            with; a model or reference that is another by now is refused.
-    """
-    known = began_with or {}
+def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
+    """A model of the study, ready to be explained on its images."""
     classifier, preprocessing = _loaded(study, spec)
-    _check_model(spec, model_inputs(spec, classifier), known.get("models", {}).get(spec.label))
-    return Network(spec, classifier, preprocessing, study, data, pools=known.get("references", {}))
+    network = Network(spec, classifier, preprocessing, study, data)
+    # As it is now: later something may have changed it.
+    _ = network.inputs
+    return network
 
 
-def model_inputs(spec: ModelSpec, classifier: zoo.Classifier) -> dict[str, Any]:
-    """What determines a model's numbers, as plain data: its weights, its own code, and how it gets its images."""
-    own = ".py" in spec.name
-    return {
-        "checksum": state_checksum(classifier.model),
-        "code": source_checksums(spec.name.rpartition(":")[0]) if own else {},
-        "preprocessing": {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(classifier.preprocessing).items()
-        },
-    }
-
-
-def _check_model(spec: ModelSpec, now: Mapping[str, Any], then: Mapping[str, Any] | None) -> None:
-    """A worker may load a model days after the study began, or on another machine."""
-    if then is None or dict(now) == dict(then):
-        return
-    names = {"checksum": "its weights", "preprocessing": "its preprocessing"}
-    changed = [names[key] for key in names if now[key] != then[key]]
-    files = {**then["code"], **now["code"]}
-    changed += [name for name in files if now["code"].get(name) != then["code"].get(name)]
-    raise StudyError(f"the model {spec.label} is not the one the study began with: {', '.join(changed)} changed")
-
-
-def describe_networks(study: Study) -> dict[str, NetworkFacts]:
+def describe_networks(study: Study, data: Dataset) -> dict[str, NetworkFacts]:
     """Load each model in turn, look at it, and let it go."""
     found = {}
     for spec in study.models:
         try:
-            found[spec.label] = _described(study, spec)
+            found[spec.label] = _described(study, spec, data)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -186,8 +167,9 @@ def _loaded(study: Study, spec: ModelSpec) -> tuple[zoo.Classifier, Preprocessin
     return classifier, preprocessing
 
 
-def _described(study: Study, spec: ModelSpec) -> NetworkFacts:
-    classifier, preprocessing = _loaded(study, spec)
+def _described(study: Study, spec: ModelSpec, data: Dataset) -> NetworkFacts:
+    network = load_network(study, spec, data)
+    classifier, preprocessing = network.classifier, network.preprocessing
     model, device = classifier.model, classifier.device
     images = torch.zeros(_PROBED, len(preprocessing.mean), *preprocessing.size, device=device)
     trace = dry_run(model, images[:1])
@@ -201,13 +183,14 @@ def _described(study: Study, spec: ModelSpec) -> NetworkFacts:
         layer=layer,
         size=preprocessing.size,
         own_layers={} if spec.layer or classifier.layer else _own_layers(study, model, trace, layer),
-        **model_inputs(spec, classifier),
+        **network.inputs,
     )
     with _pinned(study.threads), torch.inference_mode():
         probes = _probes(model, images)
     channels = shapes[-1][0] if shapes else 1
     size, seconds = max(preprocessing.size), median(probes)
-    return NetworkFacts(record, channels, size, str(device), seconds, classifier.preprocessing, probes)
+    recipes = {method.name: network.recipe(method) for method in study.methods}
+    return NetworkFacts(record, channels, size, str(device), seconds, recipes, probes)
 
 
 def _probes(model: nn.Module, images: Tensor) -> tuple[float, ...]:

@@ -2,19 +2,21 @@
 
 An outcome is a row for the unit itself, with no metric, and after it a row for each score:
 
-    model, image, method, name   of every row
-    metric, value, seconds, cause, curve   of a score; value is null where only a curve was kept
+    model, image, method, name   of every row, for people
+    recipe, content   of every row: the keys it is known by (`egcam.studies.keys`)
+    metric, setting, value, seconds, cause, curve   of a score; value is null where only a curve was kept
     seconds, cause   of a unit: how long it took, and why it failed
-    target, prediction, batch_size, content, stamp, shape, map, picture   of a unit (see `Outcome`)
+    target, prediction, batch_size, shape, map, picture   of a unit (see `Outcome`)
 
 `map` holds float32 values, row by row, little-endian. Every bit of a number comes back, those of NaN included.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import pairwise
@@ -26,18 +28,16 @@ import numpy as np
 from egcam.errors import require
 from egcam.evaluation.score import Coded, Scores, smallest
 from egcam.studies.columns import Outcomes
-from egcam.studies.inputs import StoredInput
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.storage import StoreError
 
-FORMAT = "4"
-KEYS = ("model", "image", "method", "name", "metric", "value", "cause", "shape")
+FORMAT = "5"
+KEYS = ("model", "image", "method", "name", "recipe", "content", "metric", "setting", "value", "cause", "shape")
 OUTCOME = ("seconds", "target", "prediction", "batch_size")
-INPUT = ("content", "stamp")
-_FORMAT_KEY, _IDENTITY_KEY = b"egcam.format", b"egcam.identity"
+_FORMAT_KEY, _VERSIONS_KEY = b"egcam.format", b"egcam.versions"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}-([0-9a-f]{32})\.parquet")
 # Dictionaries hold each text once. Not for numbers: they seldom repeat, and NaNs must not be merged.
-_TEXTS = ("model", "method", "name", "metric", "cause", "content", "stamp")
+_TEXTS = ("model", "method", "name", "recipe", "content", "metric", "setting", "cause")
 
 
 # What a part may unpack to. Results may be somebody else's: a megabyte can hold gigabytes of the same byte.
@@ -72,18 +72,25 @@ def check(name: str, data: bytes) -> None:
         raise DamagedPartError(f"{name}: {len(data)} bytes that do not fit its checksum")
 
 
-def encode(outcomes: Sequence[Outcome], identity: str) -> bytes:
-    """A part with these outcomes, for the study with this identity."""
+def encode(outcomes: Sequence[Outcome], settings: Mapping[str, str], versions: Mapping[str, str]) -> bytes:
+    """A part with these outcomes.
+
+    Args:
+        outcomes: with their keys.
+        settings: the keys of their metrics.
+        versions: of the packages they were made with.
+    """
     pa, parquet = _arrow()
-    table = _long_table(outcomes).replace_schema_metadata({_FORMAT_KEY: FORMAT, _IDENTITY_KEY: identity})
+    metadata = {_FORMAT_KEY: FORMAT, _VERSIONS_KEY: json.dumps(dict(versions))}
+    table = _long_table(outcomes, settings).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd", use_dictionary=list(_TEXTS), write_statistics=False)
     return bytes(sink.getvalue())
 
 
-def _long_table(outcomes: Iterable[Outcome]) -> Any:
+def _long_table(outcomes: Iterable[Outcome], settings: Mapping[str, str]) -> Any:
     pa, _ = _arrow()
-    rows = [row for outcome in outcomes for row in _rows(outcome)]
+    rows = [row for outcome in outcomes for row in _rows(outcome, settings)]
     try:
         return pa.Table.from_pylist(rows, _schema())
     except UnicodeEncodeError:
@@ -92,9 +99,10 @@ def _long_table(outcomes: Iterable[Outcome]) -> Any:
         return pa.Table.from_pylist(safe, _schema())
 
 
-def _rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
+def _rows(outcome: Outcome, settings: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     unit, coarse = outcome.unit, outcome.coarse
     keys = {"model": unit.model, "image": int(unit.image), "method": unit.method, "name": outcome.name}
+    keys |= {"recipe": outcome.recipe, "content": outcome.content}
     yield {
         **keys,
         "seconds": outcome.seconds,
@@ -102,17 +110,16 @@ def _rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
         "target": int(outcome.target),
         "prediction": int(outcome.prediction),
         "batch_size": outcome.batch_size,
-        "content": outcome.content,
-        "stamp": outcome.stamp,
         "shape": None if coarse is None else coarse.shape,
         "map": None if coarse is None else np.asarray(coarse).astype("<f4").tobytes(),
         "picture": outcome.picture,
     }
     curves = {metric: np.asarray(curve, np.float32).ravel() for metric, curve in outcome.curves.items()}
     for score in outcome.scores:
-        yield {**score._asdict(), **keys, "curve": curves.pop(score.metric, None)}
+        more = {"setting": settings[score.metric], "curve": curves.pop(score.metric, None)}
+        yield {**score._asdict(), **keys, **more}
     for metric, curve in curves.items():
-        yield {**keys, "metric": metric, "curve": curve}
+        yield {**keys, "metric": metric, "setting": settings.get(metric, ""), "curve": curve}
 
 
 def _schema() -> Any:
@@ -125,18 +132,30 @@ def _schema() -> Any:
         "shape": pa.list_(pa.int32()),
         **dict.fromkeys(("map", "picture"), pa.binary()),
     }
-    columns = dict.fromkeys((*KEYS[:-1], "seconds", "curve", *OUTCOME[1:], *INPUT, "shape", "map", "picture"))
+    columns = dict.fromkeys((*KEYS[:-1], "seconds", "curve", *OUTCOME[1:], "shape", "map", "picture"))
     return pa.schema([(name, kinds[name]) for name in columns])
 
 
-def decode(data: bytes, identities: Collection[str], columns: Collection[str], where: str) -> Any:
-    """Columns of a part as an Arrow table; an error where it is of another study, or not as egcam writes parts.
+def decode(data: bytes, columns: Collection[str], where: str) -> tuple[Any, dict[str, str]]:
+    """Columns of a part as an Arrow table, and the versions it was made with; an error where it is no part of egcam's.
 
     `where` is for errors.
     """
-    pa, _ = _arrow()
+    pa, parquet = _arrow()
     try:
-        return _decoded(data, identities, columns, where)
+        file = parquet.ParquetFile(pa.BufferReader(data))
+        said = file.metadata.metadata or {}
+        written_in, versions = said.get(_FORMAT_KEY, b"").decode(), json.loads(said.get(_VERSIONS_KEY, b"{}"))
+        if written_in != FORMAT:
+            raise StoreError(
+                f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by"
+            )
+        _check_unpacked(file.metadata, len(data))
+        texts = [name for name in _TEXTS if name in columns]
+        table = parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(list(columns), use_threads=False)
+        table = table.cast(pa.schema([_as_code(_schema().field(name)) for name in columns]))
+        _check_rows(table)
+        return table, dict(versions)
     except StoreError:
         raise
     except (pa.ArrowException, ValueError, OSError, KeyError, TypeError, OverflowError) as error:
@@ -144,35 +163,14 @@ def decode(data: bytes, identities: Collection[str], columns: Collection[str], w
         raise StoreError(f"{where} is not as egcam writes parts ({said}): move it elsewhere") from error
 
 
-def _decoded(data: bytes, identities: Collection[str], columns: Collection[str], where: str) -> Any:
-    pa, parquet = _arrow()
-    file = parquet.ParquetFile(pa.BufferReader(data))
-    said = file.metadata.metadata or {}
-    written_in, owner = (said.get(key, b"").decode() for key in (_FORMAT_KEY, _IDENTITY_KEY))
-    if owner not in identities:
-        text = f"{where} belongs to another study ({owner[:12] or 'none'}…)"
-        raise StoreError(f"{text}: results of two studies do not mix; move it to where it came from")
-    _check_unpacked(file.metadata, len(data), written_in)
-    if written_in == "3":
-        old = _long_table(map(_nested, file.read(use_threads=False).to_pylist())).select(list(columns))
-        return old.cast(pa.schema([_as_code(field) for field in old.schema]))
-    if written_in != FORMAT:
-        raise StoreError(f"{where} has format {written_in}, this egcam reads {FORMAT}: use the egcam it was made by")
-    texts = [name for name in _TEXTS if name in columns]
-    table = parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(list(columns), use_threads=False)
-    table = table.cast(pa.schema([_as_code(_schema().field(name)) for name in columns]))
-    _check_rows(table)
-    return table
-
-
-def _check_unpacked(metadata: Any, packed: int, written_in: str) -> None:
+def _check_unpacked(metadata: Any, packed: int) -> None:
     """Refuse what takes far more memory than a part of egcam's, before it is unpacked."""
     chunks = [
         metadata.row_group(group).column(place)
         for group in range(metadata.num_row_groups)
         for place in range(metadata.num_columns)
     ]
-    for chunk in chunks if written_in == FORMAT else ():
+    for chunk in chunks:
         # What stands in a dictionary once is unpacked for each row.
         if chunk.path_in_schema in ("map", "picture") and any("DICTIONARY" in one for one in chunk.encodings):
             raise ValueError(f"the column {chunk.path_in_schema} is a dictionary")
@@ -198,20 +196,6 @@ def _as_code(field: Any) -> Any:
     """Texts as they are read: each once, and a number in every row."""
     pa, _ = _arrow()
     return field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in _TEXTS else field
-
-
-def _nested(row: dict[str, Any]) -> Outcome:
-    """The outcome in a row of format 3, which held lists of scores and curves."""
-    unit = Unit(row["model"], row["method"], row["image"])
-    plain = ("name", "target", "prediction", "seconds", "error", "picture", "batch_size", "content", "stamp")
-    coarse = row["coarse"]
-    return Outcome(
-        unit=unit,
-        scores=tuple(unit.score(**score) for score in row["scores"]),
-        curves={one["metric"]: np.array(one["values"], np.float32) for one in row["curves"]},
-        coarse=None if coarse is None else np.frombuffer(coarse["values"], "<f4").reshape(coarse["shape"]),
-        **{name: row[name] for name in plain},
-    )
 
 
 def units(table: Any) -> list[Unit]:
@@ -259,13 +243,6 @@ def coded(column: Any) -> Coded:
 
 def _short(value: Any) -> Any:
     return value[:_LETTERS] + "…" if isinstance(value, str) and len(value) > _LETTERS else value
-
-
-def inputs(table: Any) -> list[StoredInput]:
-    """The images of a table's rows as they were when read, each way once; from the columns `INPUT`."""
-    distinct = table.select(["image", *INPUT]).group_by(["image", *INPUT]).aggregate([])
-    columns = (distinct[name].to_pylist() for name in ("image", *INPUT))
-    return sorted((StoredInput(*row) for row in zip(*columns, strict=True) if row[1]), key=lambda one: one.image)
 
 
 def curves(table: Any) -> Iterator[Floats]:

@@ -44,8 +44,9 @@ class Outcome:
         coarse: (h, w) the map before it was enlarged, where the study keeps it.
         picture: what the model saw, as an encoded image, where the study keeps it.
         batch_size: the most images in one pass, where memory did not allow the study's; last digits may then differ.
-        content: a checksum of the image, its label and its mask as they were read; "" where they could not be.
-        stamp: size and time of the files these were read from; see `egcam.studies.datasets.dataset.Dataset.stamp`.
+        recipe: the key of what was done, and
+        content: of the image it was done to, as they really were; see `egcam.studies.keys`. "" where it did not come
+            to that: the outcome then counts for what was asked for.
     """
 
     unit: Unit
@@ -59,8 +60,8 @@ class Outcome:
     coarse: Floats | None = None
     picture: bytes | None = None
     batch_size: int | None = None
+    recipe: str = ""
     content: str = ""
-    stamp: str = ""
 
 
 def failed(unit: Unit, metrics: tuple[str, ...], cause: str, name: str = "") -> Outcome:

@@ -24,6 +24,7 @@ from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
 from egcam.studies.columns import Outcomes
 from egcam.studies.pictures import height_and_width
+from egcam.studies.plan import WHOLE, Part, belongs
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.specs import MetricSpec, Study
 from egcam.studies.store import Store
@@ -126,6 +127,12 @@ class Results:
     def complete(self) -> bool:
         """Whether every unit has an outcome with all metrics."""
         return int(self.whole.sum()) >= self.units
+
+    def lacking(self, limit: int | None = None, part: Part = WHOLE) -> int:
+        """How many units of the first `limit` images (None: all) of a part have no outcome with all metrics."""
+        images = len(self.source.manifest.data.images)
+        asked = len(range(part[0] - 1, min(images, limit or images), part[1])) * len(self.models) * len(self.methods)
+        return asked - sum(belongs(unit, limit, part) for unit in self.done.where(self.whole).units)
 
     @cached_property
     def whole(self) -> Chosen:

@@ -10,25 +10,22 @@ from pathlib import Path
 
 from egcam.metrics.registry import metric
 from egcam.studies.buffer import Saver
-from egcam.studies.config import StudyError, identity, load_study
+from egcam.studies.config import StudyError, load_study
 from egcam.studies.cost import longest_unit
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.engines import Engine, Job, Shard, make_engine
-from egcam.studies.inputs import Inputs, check_unchanged, sampled
+from egcam.studies.keys import contents_of, settings_of
 from egcam.studies.manifest import DataRecord, Manifest, versions
 from egcam.studies.networks import NetworkFacts, describe_networks
-from egcam.studies.plan import WHOLE, Part, belongs, planned, shard_size, shards
-from egcam.studies.plugins import plugin_checksum
-from egcam.studies.pools import pool_checksums
+from egcam.studies.plan import WHOLE, Part, planned, shard_size, shards
 from egcam.studies.records import Outcome, Unit
 from egcam.studies.results import Results
 from egcam.studies.specs import Study
 from egcam.studies.store import Store, StoreWarning
-from egcam.studies.worker import BEGAN_WITH, check_data
+from egcam.studies.worker import check_data
 
 FACTORY = "egcam.studies.worker:open_worker"
-_CONTENTS_READ = 32
 _NAMED = 10
 # How many there are is the engine's business; shards for this many suit a cluster and cost a small machine little.
 _MANY_WORKERS = 64
@@ -90,10 +87,11 @@ def run_study(
     one method) is done as a whole and independently, so the results do not depend on interruptions, the engine or the
     number of workers.
 
-    A study may grow: you may add (or leave out) images, models, methods and metrics in the same folder, and results
-    with the same settings count as done. A unit that lacks a metric is repeated as a whole. If settings, a model,
-    preprocessing, references or image content have changed, the run is refused with what changed; a change during the
-    run fails the units concerned. Results of images that are gone from the data are left out, with a warning.
+    What is missing is what the folder does not hold under its key: model, image, method and metrics with all that
+    determines their numbers. So a study may grow or change in its folder: what is the same counts as done, also if you
+    go back; what has changed is done, and the old stays beside it. Adding a metric repeats units as a whole. What
+    changes under way, such as an image that is replaced, is kept under its own key, and a warning names it: the next
+    run does what then is missing.
 
     Args:
         study: a study or its TOML file.
@@ -124,39 +122,42 @@ def run_study(
     data = open_dataset(found.data)
     check_data(found, data)
     store = Store(out)
-    say(f"{data.description}; looking at the models")
-    networks = describe_networks(found)
+    images = min(len(data), limit or len(data))
+    say(f"{data.description}; looking at models and images")
+    networks = describe_networks(found, data)
+    contents = contents_of(data, range(part[0] - 1, images, part[1]))
     with store.lock(part, wait=wait):
         _warn_of_vanished_images(store, data)
-        store.begin(manifest_of(found, data, networks), mix_versions=mix_versions)
+        store.begin(manifest_of(found, data, networks, contents), mix_versions=mix_versions)
         damaged = store.set_damaged_aside()
-        images = min(len(data), limit or len(data))
-        seen = (one for one in store.inputs() if belongs(Unit("", "", one.image), images, part))
-        unchanged = check_unchanged(data, seen, store.folder)
-        contents = store.manifest.data.contents
-        as_sampled = {number: contents[name] for number, name in enumerate(data.names) if name in contents}
-        inputs = Inputs({**as_sampled, **unchanged}, _each(found), data.names)
         mine = list(planned(found, images, part))
         each = _each(found)
         done = store.done(not retry_failed, each, maps=len(each) < len(found.metrics))
         todo = [unit for unit in mine if unit not in done]
-        job = replace(job_of(found, store.manifest), timeout=timeout or usual_timeout(found, networks))
+        job = Job(FACTORY, found.model_dump(), each, found.threads, device=found.device)
+        job = replace(job, timeout=timeout or usual_timeout(found, networks))
         count = workers or _workers_of(made, job)
         agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged, count)
         (watcher or Watcher()).begins(agenda)
         if todo:
-            _work(agenda, job, store, inputs, made, workers, watcher or Watcher())
+            _work(agenda, job, store, made, workers, watcher or Watcher())
     return Results.of(store)
 
 
-def _work(
-    agenda: Agenda, job: Job, store: Store, inputs: Inputs, engine: Engine, workers: int | None, watcher: Watcher
-) -> None:
+def _work(agenda: Agenda, job: Job, store: Store, engine: Engine, workers: int | None, watcher: Watcher) -> None:
     size = shard_size(len(agenda.todo), workers or _MANY_WORKERS, len(agenda.study.methods))
-    with Saver(store.write) as saver, closing(_stream(engine, job, shards(agenda.todo, size))) as stream:
-        for outcomes in map(inputs.checked, stream):
-            saver.add(outcomes)
-            watcher.came(outcomes)
+    changed: dict[str, None] = {}
+    try:
+        with Saver(store.write) as saver, closing(_stream(engine, job, shards(agenda.todo, size))) as stream:
+            for outcomes in stream:
+                saver.add(outcomes)
+                changed |= {f"{one.name} on {one.unit.model}": None for one in outcomes if not store.is_as_begun(one)}
+                watcher.came(outcomes)
+    finally:
+        if changed:
+            names = ", ".join(list(changed)[:_NAMED]) + (f" and {len(changed) - _NAMED} more" * (len(changed) > _NAMED))
+            text = f"image, model or references changed during the run: {names}; run it again for what is missing now"
+            warnings.warn(text, StoreWarning, stacklevel=4)
 
 
 def usual_timeout(study: Study, networks: dict[str, NetworkFacts]) -> float:
@@ -192,17 +193,6 @@ def _stream(engine: Engine, job: Job, work: Iterator[Shard]) -> Generator[Sequen
     yield from engine.outcomes(job, work)
 
 
-def job_of(study: Study, manifest: Manifest) -> Job:
-    """The job that workers are given."""
-    models = {
-        label: {"checksum": one.checksum, "code": dict(one.code), "preprocessing": dict(one.preprocessing)}
-        for label, one in manifest.models.items()
-    }
-    began_with = {"models": models, "references": manifest.references}
-    config = {**study.model_dump(), BEGAN_WITH: began_with}
-    return Job(FACTORY, config, _each(study), threads=study.threads, device=study.device)
-
-
 def _each(study: Study) -> tuple[str, ...]:
     """The metrics that each image has by itself."""
     return tuple(one.name for one in study.metrics if not metric(one.name).whole_set)
@@ -218,19 +208,14 @@ def _warn_of_vanished_images(store: Store, data: Dataset) -> None:
         warnings.warn(text, StoreWarning, stacklevel=3)
 
 
-def manifest_of(study: Study, data: Dataset, networks: dict[str, NetworkFacts]) -> Manifest:
-    """What the folder says about itself."""
-    device = next(iter(networks.values())).device
+def manifest_of(study: Study, data: Dataset, networks: dict[str, NetworkFacts], contents: dict[str, str]) -> Manifest:
+    """What the folder says about itself; `contents` are the keys of the images of this run, by name."""
     return Manifest(
         study=study.model_dump(),
-        data=DataRecord(data.description, tuple(data.names), sampled(data, _CONTENTS_READ)),
+        data=DataRecord(data.description, {name: contents.get(name) for name in data.names}),
         models={label: network.record for label, network in networks.items()},
         units=len(data) * len(study.models) * len(study.methods),
-        seed=study.seed,
-        threads=study.threads,
-        device=device,
-        decisive=identity(study),
-        checksums={Path(file).name: plugin_checksum(file) for file in study.plugins},
-        references=pool_checksums(study, [one.preprocessing for one in networks.values()], data),
-        versions=versions(device),
+        recipes={label: network.recipes for label, network in networks.items()},
+        settings=settings_of(study),
+        versions=versions(next(iter(networks.values())).device),
     )

@@ -6,8 +6,9 @@
       parts/damaged/           parts that no longer fit their checksum, set aside
       locks/                   who is at work
 
-A part is there as a whole or not at all, so finished work survives a kill, a full disk or a crash, and units that are
-in no part are simply done again. What is read does not depend on the order in which parts came in.
+A part is there as a whole or not at all, so finished work survives a kill, a full disk or a crash. What is in it is
+known by its keys (`egcam.studies.keys`): units whose keys are in no part are missing, and those of other images,
+settings or weights lie beside them and do not count. What is read does not depend on the order parts came in.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +30,8 @@ from egcam.evaluation.score import Coded, Whole, joined
 from egcam.progress import Progress, part_of
 from egcam.studies import parquet
 from egcam.studies.columns import Outcomes
-from egcam.studies.inputs import StoredInput
 from egcam.studies.locks import Shard, guarded, locked
-from egcam.studies.manifest import Manifest
+from egcam.studies.manifest import Manifest, same_packages
 from egcam.studies.records import Floats, Outcome, Unit
 from egcam.studies.storage import Folder
 from egcam.studies.storage import StoreError as StoreError
@@ -50,7 +51,9 @@ class Store:
     Example:
         >>> from egcam.studies.manifest import DataRecord, Manifest, ModelRecord
         >>> models = {"vgg16": ModelRecord("no checksum", 0, "features.30")}
-        >>> manifest = Manifest({"methods": [{"name": "cam"}]}, DataRecord("a dog"), models, units=1)
+        >>> keys = {"recipes": {"vgg16": {"cam": "r"}}, "settings": {"insertion": "s"}}
+        >>> data = DataRecord("a dog", {"dog.jpg": "c"})
+        >>> manifest = Manifest({"methods": [{"name": "cam"}]}, data, models, units=1, **keys)
         >>> store = Store("memory://docstring-of-store")
         >>> store.begin(manifest)
         >>> unit = Unit("vgg16", "cam", 0)
@@ -64,6 +67,8 @@ class Store:
         """A store in `folder`; nothing is touched yet."""
         self._folder = Folder(folder)
         self._manifest: Manifest | None = None
+        # Of the run that writes; the manifest's are those of the first.
+        self._versions: Mapping[str, str] | None = None
 
     @property
     def folder(self) -> str:
@@ -83,34 +88,29 @@ class Store:
 
     def known_images(self) -> tuple[str, ...]:
         """The names of the images of the run before; none if there was none."""
-        found = self._read_manifest()
-        return () if found is None else found.data.names
+        former = self._read_manifest()
+        return () if former is None else former.data.names
 
     def begin(self, manifest: Manifest, mix_versions: bool = False) -> None:
-        """Make the folder, or check that the study in it may be resumed.
+        """Make the folder, or join the results in it.
 
-        Behind a URL two runs that begin at the same instant do not see each other. Should their settings differ, the
-        parts of one are refused when they are read.
+        Results of other studies may lie in it, with other keys: the folder's manifest is that of the last run.
 
         Args:
-            manifest: of the run that begins. A folder with another configuration, data or models is refused.
-            mix_versions: whether results of other versions of egcam, torch and so on may be in one folder; all are
-                listed in the manifest.
+            manifest: of the run that begins.
+            mix_versions: whether results of other versions of egcam, torch and so on count too; all are listed in the
+                manifest. A folder that holds such is refused otherwise.
         """
-        known = self._read_manifest()
-        if known is None or known.joined(manifest, self.folder, mix_versions) != known:
-            self._folder.make()
-            with guarded(self._folder):
-                # Another run may have begun since.
-                known = self._read_manifest()
-                hardware_change = None if known is None else known.hardware_change(manifest, self.folder)
-                known = manifest if known is None else known.joined(manifest, self.folder, mix_versions)
-                # A file name need not be text: what is not is escaped, as JSON reads it back.
-                self._folder.write(MANIFEST, known.to_json().encode("utf-8", "backslashreplace"))
-            if hardware_change:
-                warnings.warn(hardware_change, StoreWarning, stacklevel=2)
+        self._folder.make()
+        with guarded(self._folder):
+            former = self._read_manifest()
+            change = None if former is None else manifest.hardware_change(former, self.folder)
+            joined = manifest if former is None else manifest.after(former, self.folder, mix_versions)
+            self._folder.write(MANIFEST, joined.to_json().encode())
+        if change:
+            warnings.warn(change, StoreWarning, stacklevel=2)
         self._folder.make(PARTS)
-        self._manifest = known
+        self._manifest, self._versions = joined, manifest.versions
 
     def lock(self, shard: Shard = (1, 1), wait: float | None = None) -> AbstractContextManager[None]:
         """Hold the folder while writing: see `egcam.studies.locks`.
@@ -124,7 +124,8 @@ class Store:
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Add outcomes, all or none: once this returns they are kept."""
         if outcomes:
-            data = parquet.encode(outcomes, self.manifest.identity)
+            keyed = [self._keyed(outcome) for outcome in outcomes]
+            data = parquet.encode(keyed, self.manifest.settings, self._versions or self.manifest.versions)
             self._folder.write(f"{PARTS}/{parquet.part_name(data)}", data)
 
     def done(self, failed: bool = True, needs: Iterable[str] = (), maps: bool = False) -> set[Unit]:
@@ -164,10 +165,6 @@ class Store:
         table = self._table((), holding="cause")
         return dict(zip(parquet.units(table), parquet.coded(table["cause"]).listed(), strict=True))
 
-    def inputs(self) -> list[StoredInput]:
-        """The images as they were when units were made from them."""
-        return parquet.inputs(self._table(parquet.INPUT, holding="content"))
-
     def curves(self, model: str, metric: str) -> dict[str, dict[int, Floats]]:
         """Perturbation curves: by method, then image."""
         table = self._table(("curve",), holding="curve", metric=metric, model=[model])
@@ -204,6 +201,25 @@ class Store:
         for name in names:
             self._folder.move(f"{PARTS}/{name}", f"{DAMAGED}/{name}")
         return names
+
+    def is_as_begun(self, outcome: Outcome) -> bool:
+        """Whether model, references and image were those the run began with."""
+        keyed = self._keyed(outcome)
+        return (keyed.recipe, keyed.content) == self._keys(outcome.unit)
+
+    def _keyed(self, outcome: Outcome) -> Outcome:
+        """An outcome with keys: where its worker could not say them, with those it was asked for by."""
+        recipe, content = self._keys(outcome.unit)
+        name = outcome.name or self.manifest.data.names[outcome.unit.image]
+        return replace(outcome, name=name, recipe=outcome.recipe or recipe, content=outcome.content or content)
+
+    def _keys(self, unit: Unit) -> tuple[str, str]:
+        """The keys that a unit is asked for by."""
+        manifest = self.manifest
+        content = manifest.data.images[manifest.data.names[unit.image]]
+        if content is None:
+            raise StoreError(f"the image of {unit} is not among those the run has looked at")
+        return manifest.recipes[unit.model][unit.method], content
 
     def _read_manifest(self) -> Manifest | None:
         try:
@@ -260,19 +276,29 @@ class Store:
         """What is made of the table of each sound part, with the numbers that images have by now."""
         require("pyarrow", "study", "a study's results")
         wanted = list(dict.fromkeys((*parquet.KEYS, *columns)))
-        identities = self.manifest.identities
-        numbers = {parquet.as_text(name): number for number, name in reversed([*enumerate(self.manifest.data.names)])}
+        environments = self.manifest.environments
+        current = _Current(self.manifest)
 
-        def read(name: str) -> str | Made:
-            table = self._read_part(name, identities, wanted)
-            return table if isinstance(table, str) else made(_numbered(table, numbers))
+        def read(name: str) -> str | Made | None:
+            path = f"{PARTS}/{name}"
+            try:
+                data = self._folder.read(path)
+                parquet.check(name, data)
+            except FileNotFoundError:
+                return f"{name}: set aside since it was listed"
+            except parquet.DamagedPartError as error:
+                return str(error)
+            table, versions = parquet.decode(data, wanted, f"{self.folder.rstrip('/')}/{path}")
+            if not any(same_packages(versions, accepted) for accepted in environments):
+                return None
+            return made(current.of(table))
 
         found = self._map(read, self._part_names(), progress)
-        faults = [one for one in found if isinstance(one, str)]
+        faults = [part for part in found if isinstance(part, str)]
         self._warn("damaged parts were left out; their units count as not done", faults)
         # An empty part has all columns, also where nothing else was read.
-        nothing = parquet.decode(parquet.encode((), self.manifest.identity), identities, wanted, self.folder)
-        return [made(nothing), *(one for one in found if not isinstance(one, str))]
+        nothing, _ = parquet.decode(parquet.encode((), {}, {}), wanted, self.folder)
+        return [made(nothing), *(part for part in found if part is not None and not isinstance(part, str))]
 
     def _part_names(self) -> list[str]:
         names = [name for name in self._folder.names(PARTS) if name.endswith(".parquet")]
@@ -285,18 +311,6 @@ class Store:
         if names:
             text = f"{self.folder.rstrip('/')}/{PARTS}: {what}: {', '.join(names)}"
             warnings.warn(text, StoreWarning, stacklevel=4)
-
-    def _read_part(self, name: str, identities: frozenset[str], columns: Sequence[str]) -> Any:
-        """Columns of a part, or what is wrong with it where it is damaged."""
-        path = f"{PARTS}/{name}"
-        try:
-            data = self._folder.read(path)
-            parquet.check(name, data)
-        except FileNotFoundError:
-            return f"{name}: set aside since it was listed"
-        except parquet.DamagedPartError as error:
-            return str(error)
-        return parquet.decode(data, identities, columns, f"{self.folder.rstrip('/')}/{path}")
 
     def _is_sound(self, name: str) -> bool:
         try:
@@ -327,16 +341,23 @@ class Store:
         return order[is_first]
 
 
-def _numbered(table: Any, numbers: Mapping[str, int]) -> Any:
-    """The table with the numbers that images have by now; those that are not in the data any more are left out."""
-    from pyarrow import array
+class _Current:
+    """What of the parts belongs to the study: what has its recipes, settings and the present contents of its images."""
 
-    if not numbers:
-        return table
-    names = parquet.coded(table["name"])
-    found = np.array([numbers.get(name, -1) for name in (*names.names, None)], np.int64)[names.codes]
-    table = table.set_column(table.column_names.index("image"), "image", array(found))
-    return table.filter(found >= 0)
+    def __init__(self, manifest: Manifest) -> None:
+        self._recipes = [recipe for methods in manifest.recipes.values() for recipe in methods.values()]
+        self._settings = list(manifest.settings.values())
+        # What no run has read is in no part: a number is no content.
+        self._contents = [content or number for number, content in enumerate(manifest.data.images.values())]
+
+    def of(self, table: Any) -> Any:
+        """The rows of a part that belong to it, with the numbers that images have by now."""
+        from pyarrow import array
+
+        image = parquet.coded(table["content"]).placed(self._contents).astype(np.int64)
+        belongs = (image >= 0) & _among(table["recipe"], self._recipes)
+        belongs &= table["metric"].is_null().to_numpy() | _among(table["setting"], self._settings)
+        return table.set_column(table.column_names.index("image"), "image", array(image)).filter(belongs)
 
 
 def _among(column: Any, values: Collection[Any]) -> Any:

@@ -26,7 +26,7 @@ from egcam.studies.cost import metrics_by_image
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
-from egcam.studies.inputs import content_of
+from egcam.studies.keys import content_of
 from egcam.studies.networks import Network, load_network
 from egcam.studies.pictures import encoded
 from egcam.studies.plugins import import_plugins
@@ -34,21 +34,17 @@ from egcam.studies.records import Floats, Outcome, Unit, failed
 from egcam.studies.specs import MethodSpec, Study
 
 CURVE_POINTS = 51
-BEGAN_WITH = "began with"
 
 
 def open_worker(config: Mapping[str, Any]) -> UnitWorker:
     """What does the units of a study given as plain data: engines call it in a worker.
 
     Args:
-        config: the study, as `Study.model_dump` writes it; with `BEGAN_WITH`, what models and references
-            were when the study began.
+        config: the study, as `Study.model_dump` writes it.
     """
-    values = dict(config)
-    began_with = values.pop(BEGAN_WITH, None)
-    study = Study.model_validate(values)
+    study = Study.model_validate(config)
     import_plugins(study.plugins)
-    return UnitWorker(study, began_with)
+    return UnitWorker(study)
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,7 @@ class Prepared:
         case: the image, its class and mask; it keeps what is found out about the network for the methods to come.
         target: the class to explain.
         prediction: the class predicted.
-        content: `egcam.studies.inputs.content_of` the picture.
-        stamp: of its files, from before they were read.
+        content: `egcam.studies.keys.content_of` the picture.
     """
 
     picture: Picture
@@ -69,7 +64,6 @@ class Prepared:
     target: int
     prediction: int
     content: str
-    stamp: str
 
 
 @dataclass(frozen=True)
@@ -83,9 +77,8 @@ class Attempt:
 class UnitWorker:
     """Does units one after the other and keeps what the next one may need: one model, one picture."""
 
-    def __init__(self, study: Study, began_with: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, study: Study) -> None:
         self.study = study
-        self._began_with = began_with
         self.data: Dataset = open_dataset(study.data)
         check_data(study, self.data)
         self._metrics = metrics_by_image(study)
@@ -147,8 +140,8 @@ class UnitWorker:
             curves={name: _even(curve) for name, kept in measured.curves.items() for curve in kept.values()},
             coarse=measured.maps[0].numpy() if keep and measured.maps is not None else None,
             picture=encoded(network.preprocessing, image.picture.image) if example and first else None,
+            recipe=network.recipe(spec),
             content=image.content,
-            stamp=image.stamp,
         )
         return Attempt(outcome, any(one.fault.out_of_memory for one in measured.failures))
 
@@ -157,7 +150,7 @@ class UnitWorker:
         if self._network is None or self._network.spec.label != label:
             self._network = self._prepared = None
             spec = next(one for one in self.study.models if one.label == label)
-            self._network = load_network(self.study, spec, self.data, self._began_with)
+            self._network = load_network(self.study, spec, self.data)
         return self._network
 
     def _maker(self, network: Network, spec: MethodSpec, batch: int | None) -> Callable[[nn.Module], Any]:
@@ -180,8 +173,6 @@ class UnitWorker:
         return self._prepared[1]
 
     def _prepare(self, network: Network, number: int) -> Prepared:
-        # Before it is read: a file that changes in between then has an old stamp, and is looked at again.
-        stamp = self.data.stamp(number)
         picture = self.data[number]
         image, mask = prepared(picture, network.classifier.preprocessing, self.study.data.size)
         images = image[None].to(network.classifier.device)
@@ -203,7 +194,7 @@ class UnitWorker:
         case = Case(model, images, None, asked, masks, batch_size=most, logits=outputs, normalisation=seen)
         # A class the model does not have is refused here.
         case.run(lambda: case.classes)
-        return Prepared(picture, case, target, prediction, content_of(picture), stamp)
+        return Prepared(picture, case, target, prediction, content_of(picture))
 
 
 def check_data(study: Study, data: Dataset) -> None:

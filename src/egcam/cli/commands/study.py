@@ -217,7 +217,10 @@ def run(
     failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
     if failed:
         note(f"{counted(failed, 'unit')} failed; `egcam study status {out}` says why, --retry-failed tries again")
-    return SOME_FAILED if failed else DONE
+    lacking = results.lacking(limit, part)
+    if lacking:
+        note(f"{counted(lacking, 'unit')} of what was asked for changed under way and are missing: run it again")
+    return SOME_FAILED if failed or lacking else DONE
 
 
 @_command("egcam study status results")

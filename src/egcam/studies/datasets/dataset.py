@@ -65,13 +65,6 @@ class Dataset(ABC):
         """All there is on disk, where this is a choice of it: what references are drawn from."""
         return self
 
-    def stamp(self, index: int) -> str:
-        """What changes when the files of a picture do, known without reading them: from their sizes and times.
-
-        "" if there is no such sign; the picture must then be read to know whether it changed.
-        """
-        return ""
-
     def require_labels(self) -> None:
         """Raise `DataError`, which says what is missing, unless every picture has a label."""
         if not self.has_labels:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from PIL import Image
 
 from egcam.evaluation.numbers import counted
 from egcam.photos.files import read_image
 from egcam.studies.datasets.dataset import DataError, Dataset, Mask, Picture
-
-_STAMP_LENGTH = 16
 
 MaskReader: TypeAlias = Callable[[Image.Image], Mask | None]
 
@@ -80,15 +76,6 @@ class FileDataset(Dataset):
         """The part of each image."""
         return [entry.part for entry in self._entries]
 
-    def stamp(self, index: int) -> str:
-        """A checksum of the label, of the image file's size and time, and likewise of what its mask is made from."""
-        entry = self._entries[index]
-        try:
-            about = [entry.label, _stamp(entry.file), *_mask_stamps(entry.mask)]
-        except OSError:
-            return ""
-        return sha256(repr(about).encode()).hexdigest()[:_STAMP_LENGTH]
-
     def require_labels(self) -> None:
         """Raise `DataError`, which says what is missing, unless every picture has a label."""
         if not self.has_labels and self._missing.labels:
@@ -106,22 +93,6 @@ class FileDataset(Dataset):
         image = read_image(entry.file)
         mask = None if entry.mask is None else entry.mask(image)
         return Picture(entry.name, image, entry.label, mask)
-
-
-def _mask_stamps(mask: MaskReader | None) -> list[Any]:
-    if mask is None:
-        return []
-    if not isinstance(mask, partial):
-        raise OSError("what the mask is read from is not known")
-    return [mask.func.__qualname__, *map(_stamp, mask.args), sorted(mask.keywords.items())]
-
-
-def _stamp(thing: Any) -> Any:
-    """A file's size and time of change; anything else is itself. Not where it lies: that differs between machines."""
-    if not isinstance(thing, Path):
-        return thing
-    known = thing.stat()
-    return known.st_size, known.st_mtime_ns
 
 
 def _share(count: int, total: int, what: str) -> str:

@@ -69,10 +69,6 @@ class Subset(Dataset):
         """What the images were taken from."""
         return self._whole
 
-    def stamp(self, index: int) -> str:
-        """As the whole data set says it."""
-        return self._whole.stamp(self._indices[index])
-
     def require_labels(self) -> None:
         """As the whole data set says it."""
         self._whole.require_labels()
