@@ -120,19 +120,19 @@ def main() -> int:
         network(images), network(images[:1].expand(8, -1, -1, -1))
     flip = quantus.PixelFlipping(features_in_step=step, **QUIET)
     ours, theirs = seconds(
-        lambda: metrics.pixel_flipping(network, images, maps, target, step=step), ask(flip), repeats=once
+        lambda: metrics.PixelFlipping(step=step)(network, images, maps, target), ask(flip), repeats=once
     )
     passed.append(line("pixel flipping", ours, theirs, 3, "Quantus flips channels one by one: 3x the passes"))
     estimate = quantus.FaithfulnessEstimate(features_in_step=step, **QUIET)
     ours, theirs = seconds(
-        lambda: metrics.faithfulness_estimate(network, images, maps, target, step=step), ask(estimate), repeats=once
+        lambda: metrics.FaithfulnessEstimate(step=step)(network, images, maps, target), ask(estimate), repeats=once
     )
     passed.append(line("faithfulness estimate", ours, theirs, 3, "the same"))
 
     for repeats, wanted in ((10, 10.0), (1, 1.0)):
         infidelity = quantus.Infidelity(perturb_patch_sizes=[56], n_perturb_samples=repeats, **QUIET)
         ours, theirs = seconds(
-            lambda: metrics.infidelity(network, images, maps, target, patch=56), ask(infidelity), repeats=2
+            lambda: metrics.Infidelity(patch=56)(network, images, maps, target), ask(infidelity), repeats=2
         )
         note = "Quantus's default of 10 samples repeats the same patches" if repeats > 1 else "one sample each"
         passed.append(line(f"infidelity, n_perturb_samples={repeats}", ours, theirs, wanted, note))
@@ -145,7 +145,7 @@ def main() -> int:
         quantus.RelativeInputStability,
         quantus.RelativeOutputStability,
     ]
-    names = [name for name, one in metrics.names().items() if one.group == "robustness"]
+    names = [name for name in metrics.names() if metrics.metric(name).group == "robustness"]
     alike = metrics.Noise("uniform", -0.2, 0.2)
     for shared in (True, False):
         given = {"perturb_func": uniform} if shared else {}
@@ -163,22 +163,22 @@ def main() -> int:
 
     many = 9
     cheap: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "complexity": (lambda: metrics.complexity(maps), ask(quantus.Complexity(**QUIET))),
-        "sparseness": (lambda: metrics.sparseness(maps), ask(quantus.Sparseness(**QUIET))),
+        "complexity": (lambda: metrics.Complexity()(maps), ask(quantus.Complexity(**QUIET))),
+        "sparseness": (lambda: metrics.Sparseness()(maps), ask(quantus.Sparseness(**QUIET))),
         "attribution localization": (
-            lambda: metrics.attribution_localization(maps, masks),
+            lambda: metrics.AttributionLocalization()(maps, masks),
             ask(quantus.AttributionLocalisation(**QUIET)),
         ),
         "top-k intersection": (
-            lambda: metrics.top_k_intersection(maps, masks),
+            lambda: metrics.TopKIntersection()(maps, masks),
             ask(quantus.TopKIntersection(k=1000, **QUIET)),
         ),
         "relevance rank accuracy": (
-            lambda: metrics.relevance_rank_accuracy(maps, masks),
+            lambda: metrics.RelevanceRankAccuracy()(maps, masks),
             ask(quantus.RelevanceRankAccuracy(**QUIET)),
         ),
         "relevance mass accuracy": (
-            lambda: metrics.relevance_mass_accuracy(maps, masks),
+            lambda: metrics.RelevanceMassAccuracy()(maps, masks),
             ask(quantus.RelevanceMassAccuracy(**QUIET)),
         ),
     }
@@ -223,7 +223,7 @@ def against_torchcam(network: nn.Module, images: Tensor, maps: Tensor, target: T
             theirs_metric.update(images, target.tolist())
 
     def ours() -> Tensor:
-        return metrics.insertion_deletion(network, images, maps, target, step=step, insertion_baseline="zero")
+        return metrics.InsertionDeletion(step=step, insertion_baseline="zero")(network, images, maps, target)
 
     mine, other = seconds(ours, theirs, repeats=3 * repeats)
     return line("insertion and deletion, torchcam", mine, other, 0.95, "20 steps; no slower within 5 %")
@@ -249,13 +249,9 @@ def model_passes(
     fine = True
     for name, wanted in needed.items():
         counting = Counting(network).eval()
-        function = getattr(metrics, name)
-        if name == "infidelity":
-            function(counting, images, maps, target)
-        elif name == "relative_output_stability":
-            function(counting, images, explain, target)
-        else:
-            function(counting, images, maps, target, step=step)
+        options = {} if name in ("infidelity", "relative_output_stability") else {"step": step}
+        of_what = explain if name == "relative_output_stability" else maps
+        metrics.metric(name).made(**options)(counting, images, of_what, target)
         print(f"| {name} | {counting.seen / count:g} | {wanted} |")
         fine &= counting.seen <= 1.05 * wanted * count
     return fine

@@ -21,7 +21,7 @@ from egcam.evaluation.score import Score, Scores
 from egcam.evaluation.signs import SURE, medians, sign_p
 from egcam.evaluation.stats import intervals, is_rough, reliability, summarised
 from egcam.evaluation.table import Table
-from egcam.metrics.registry import names
+from egcam.metrics.registry import records
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Values]
 
@@ -160,14 +160,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[12, 20, 50])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    plain = [name for name, one in names().items() if not one.many_ties][: options.metrics]
+    plain = [one.name for one in records() if not one.many_ties][: options.metrics]
     comparisons = (options.methods - 1) * options.metrics
 
     head(
         f"Error of {comparisons} verdicts; in brackets with a primary metric",
         *("differences of median 0", *(f"n = {images}" for images in options.images)),
     )
-    hits = [name for name, one in names().items() if one.many_ties]
+    hits = [one.name for one in records() if one.many_ties]
     kinds = {**MEDIAN_ZERO, f"hits or misses, {len(hits)} metrics": HITS}
     for number, (kind, draw) in enumerate(kinds.items()):
         metrics = hits if draw is HITS else plain

@@ -81,8 +81,8 @@ def measure(name: str, count: int, out: Path, only: list[str]) -> None:
             runs = 2 * found.tails if found.tails else samples
             values = {
                 "cost": found.passes + runs * shares[found.layer],
-                "insertion-deletion": metrics.insertion_deletion(model, image, found.heatmaps, target, step=step),
-                "infidelity": metrics.infidelity(model, image, found.heatmaps, target),
+                "insertion-deletion": metrics.InsertionDeletion(step=step)(model, image, found.heatmaps, target),
+                "infidelity": metrics.Infidelity()(model, image, found.heatmaps, target),
             }
             values = {key: float(value) for key, value in values.items()}
             rows.append({"model": classifier.name, "image": number, "method": method, "samples": samples, **values})

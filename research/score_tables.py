@@ -31,7 +31,7 @@ METRICS = {  # name: (heading, higher is better, digits)
     "insertion-deletion-data": ("ins-del, other photographs ↑", True, 3),
     "road-both-orders": ("ROAD ↑", True, 3),
 }
-_MANY_TIES = {name for name, metric in registry.names().items() if metric.many_ties}
+_MANY_TIES = {metric.name for metric in registry.records() if metric.many_ties}
 
 
 @dataclass(frozen=True)

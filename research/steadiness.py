@@ -104,9 +104,9 @@ def main() -> None:
             heat = maps(image, target)
             away = max(float((maps(other, target) - heat).norm() / heat.norm()) for other in near)
             values = {
-                "insertion-deletion": metrics.insertion_deletion(model, image, heat, target, step=step),
-                "infidelity": metrics.infidelity(model, image, heat, target),
-                "sparseness": metrics.sparseness(heat),
+                "insertion-deletion": metrics.InsertionDeletion(step=step)(model, image, heat, target),
+                "infidelity": metrics.Infidelity()(model, image, heat, target),
+                "sparseness": metrics.Sparseness()(heat),
                 "max-sensitivity": away,
             }
             rows.append({"image": number, "method": name, **{key: float(value) for key, value in values.items()}})

@@ -234,7 +234,10 @@ def test_black_of_metrics_is_the_networks_own_where_it_is_known(metric: str) -> 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
     images, maps = 0.7 * torch.rand(2, 3, 8, 8) - 0.2, torch.rand(2, 8, 8)
-    measured = getattr(metrics, metric.replace("-", "_"))
+
+    def measured(*given: Any, normalisation: Any = None, **options: Any) -> Tensor:
+        return metrics.make(metric, **options)(*given, normalisation=normalisation)
+
     black = torch.tensor([-0.4, -0.75, -1.5]).reshape(3, 1, 1)
     found = measured(model, images, maps, 0, normalisation=((0.2, 0.3, 0.6), (0.5, 0.4, 0.4)))
     assert_close(found, measured(model, images, maps, 0, baseline=black))
@@ -253,15 +256,15 @@ def test_a_study_and_the_page_measure_with_the_networks_own_black(place: Path) -
     outcome = open_worker(study.model_dump())(Unit(study.models[0].label, "grad-cam", 0))
     explained = egcam.explain(classifier.model, image, "grad-cam")
     seen = classifier.preprocessing.normalisation
-    by_hand = metrics.pixel_flipping(classifier.model, image, explained, normalisation=seen)
+    by_hand = metrics.PixelFlipping()(classifier.model, image, explained, normalisation=seen)
     assert outcome.scores[0].value == pytest.approx(float(by_hand), rel=1e-5)
-    assert abs(outcome.scores[0].value - float(metrics.pixel_flipping(classifier.model, image, explained))) > 1e-4
+    assert abs(outcome.scores[0].value - float(metrics.PixelFlipping()(classifier.model, image, explained))) > 1e-4
     shared = share(classifier)
     photo = open_photo(shared, read_image(Path("photos/one.png")), "one")
     chosen = checked(shared, Limits(), photo.predictions[0].index, "usual", ["occlusion"], 0, "usual")
     table = {score.metric: score.value for score in measure(shared, photo, chosen, "occlusion", lambda share: None)}
     right = egcam.explain(classifier.model, image, "occlusion", reference=egcam.references.black(*seen))
-    assert table["sparseness"] == pytest.approx(float(metrics.sparseness(right)), rel=1e-5)
+    assert table["sparseness"] == pytest.approx(float(metrics.Sparseness()(right)), rel=1e-5)
 
 
 def test_what_is_assumed_is_said() -> None:

@@ -305,7 +305,7 @@ def curves(studio: Studio) -> Figure:
     found: dict[str, dict[str, object]] = {"insertion": {}, "deletion": {}}
     for method in ("grad-cam", "layer-cam", "slope-cam"):
         heat = studio.explain(studio.images, method)
-        both = egcam.metrics.insertion_deletion_curves(studio.model, studio.images, heat, step=1568)
+        both = egcam.metrics.InsertionDeletion(step=1568).curves(egcam.metrics.Case(studio.model, studio.images, heat))
         found["insertion"][method], found["deletion"][method] = both
     return figures.perturbation_curves(found)
 

@@ -706,9 +706,9 @@ def test_every_way_to_a_warning_points_at_the_line_that_led_to_it():
         lambda: egcam.explain(_head(1.0), images, "grad-cam", 0, layer="1"),
         lambda: list(cam.stream([images], 0)),
         lambda: egcam.evaluate(_head(1.0), images, ["grad-cam"], ["sparseness"], layer="1"),
-        lambda: egcam.metrics.sparseness(zero / 0),
-        lambda: egcam.metrics.deletion(_head(1.0), images, zero / 0),
-        lambda: egcam.metrics.max_sensitivity(_head(1.0), images, lambda x, y: 0 * x[:, 0]),
+        lambda: egcam.metrics.Sparseness()(zero / 0),
+        lambda: egcam.metrics.Deletion()(_head(1.0), images, zero / 0),
+        lambda: egcam.metrics.MaxSensitivity()(_head(1.0), images, lambda x, y: 0 * x[:, 0]),
     )
     for call in calls:
         with warnings.catch_warnings(record=True) as caught:

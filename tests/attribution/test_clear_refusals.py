@@ -112,7 +112,7 @@ def test_class_names_that_are_unknown_can_be_given_to_the_model(images):
     model = _Net()
     maps = egcam.explain(model, images, target=1, method="grad-cam", signed=True)
     with pytest.raises(egcam.EgcamError, match=r"or set model\.classes to them"):
-        egcam.metrics.deletion(model, images, maps, target="b")
+        egcam.metrics.Deletion()(model, images, maps, target="b")
     model.classes = list("abcde")
-    by_name, by_index = (egcam.metrics.deletion(model, images, maps, target=target) for target in ("b", 1))
+    by_name, by_index = (egcam.metrics.Deletion()(model, images, maps, target=target) for target in ("b", 1))
     assert torch.equal(by_name, by_index)

@@ -172,16 +172,16 @@ def _two_outputs(model: nn.Module) -> nn.Module:
 def test_metrics_read_a_single_output_alike(score, target):
     model, heat = binary(), torch.rand(4, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model.classes = NAMES
-    found = metrics.deletion(model, _images(), heat, target, score=score)
-    truth = metrics.deletion(_two_outputs(binary()), _images(), heat, target, score=score)
+    found = metrics.Deletion(score=score)(model, _images(), heat, target)
+    truth = metrics.Deletion(score=score)(_two_outputs(binary()), _images(), heat, target)
     assert torch.allclose(found, truth)
     assert score == "accuracy" or len(set(found.tolist())) == 4
 
 
 def test_metrics_of_a_probability_without_names():
     heat = torch.rand(4, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = metrics.deletion(binary(), _images(), heat, score="probability")
-    truth = metrics.deletion(binary(), _images(), heat, lambda output: output[:, 0].sigmoid())
+    found = metrics.Deletion(score="probability")(binary(), _images(), heat)
+    truth = metrics.Deletion()(binary(), _images(), heat, lambda output: output[:, 0].sigmoid())
     assert torch.allclose(found, truth)
 
 
@@ -246,8 +246,8 @@ def test_the_command_refuses_names_of_another_number(folder):
 def test_a_loaded_network_carries_the_names_it_was_given(folder):
     classifier = load("own.py:build", device="cpu", classes=NAMES)
     images, heat = torch.rand(2, 3, 16, 16), torch.rand(2, 16, 16)
-    negative = metrics.deletion(classifier.model, images, heat, "benign", score="logit")
-    positive = metrics.deletion(classifier.model, images, heat, "malignant", score="logit")
+    negative = metrics.Deletion(score="logit")(classifier.model, images, heat, "benign")
+    positive = metrics.Deletion(score="logit")(classifier.model, images, heat, "malignant")
     assert torch.allclose(negative, -positive)
 
 
@@ -256,7 +256,7 @@ def test_metrics_read_a_single_output_as_the_explanation_does(target):
     """The names were given to the explanation alone: class 0 is then the negative class, of logit -z."""
     network, images = binary(), _images()
     explanation = egcam.GradCAM(network, classes=["negative", "positive"], signed=True)(images, target)
-    found = egcam.metrics.deletion(network, images, explanation)
+    found = egcam.metrics.Deletion()(network, images, explanation)
     sign = 2 * target - 1
-    as_told = egcam.metrics.deletion(network, images, explanation, lambda z: (sign * z[:, 0]).sigmoid(), score="logit")
+    as_told = egcam.metrics.Deletion(score="logit")(network, images, explanation, lambda z: (sign * z[:, 0]).sigmoid())
     torch.testing.assert_close(found, as_told)

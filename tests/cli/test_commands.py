@@ -562,15 +562,15 @@ def test_a_methods_options_are_listed_with_their_defaults() -> None:
 
 
 def test_metrics_are_listed_with_group_direction_and_meaning() -> None:
-    from egcam.metrics import names
+    from egcam.metrics.registry import records
 
     listed = json.loads(CliRunner().invoke(app, ["metrics", "--json"]).stdout)["metrics"]
     assert {one["name"]: (one["group"], one["better"]) for one in listed} == {
-        name: (one.group, one.direction) for name, one in names().items()
+        one.name: (one.group, one.direction) for one in records()
     }
     assert all(20 < len(one["meaning"]) < 300 and "\n" not in one["meaning"] for one in listed)
     table = CliRunner().invoke(app, ["metrics"]).stdout
-    assert all(name in table for name in names())
+    assert all(one.name in table for one in records())
 
 
 @pytest.mark.parametrize("command", ["explain", "figure", "saturation", "study run", "app"])

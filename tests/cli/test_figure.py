@@ -90,9 +90,9 @@ def test_the_numbers_are_those_of_the_library() -> None:
     found = {(line["metric"], line["method"]): line["mean"] for line in document["scores"]}
     for method in ("grad-cam", "layer-cam"):
         heat = egcam.explain(classifier.model, pixels, method).heatmaps
-        expected = float(egcam.metrics.deletion(classifier.model, pixels, heat, step=64).mean())
+        expected = float(egcam.metrics.Deletion(step=64)(classifier.model, pixels, heat).mean())
         assert found["deletion", method] == pytest.approx(expected, abs=1e-5)
-        assert found["sparseness", method] == pytest.approx(float(egcam.metrics.sparseness(heat).mean()), abs=1e-5)
+        assert found["sparseness", method] == pytest.approx(float(egcam.metrics.Sparseness()(heat).mean()), abs=1e-5)
     curves = json.loads(
         run("curves", "one.png", "two.png", "--methods", "grad-cam", "--step", "64", "--out", "c.png", "--json").stdout
     )
@@ -110,8 +110,8 @@ def test_ranks_are_those_of_the_table() -> None:
     classifier = zoo.load("own.py:small")
     pixels = torch.stack([classifier.preprocess(read_image(name)) for name in ("one.png", "two.png")])
     grad, layer = (
-        egcam.metrics.deletion(
-            classifier.model, pixels, egcam.explain(classifier.model, pixels, name).heatmaps, step=64
+        egcam.metrics.Deletion(step=64)(
+            classifier.model, pixels, egcam.explain(classifier.model, pixels, name).heatmaps
         )
         for name in ("grad-cam", "layer-cam")
     )
@@ -202,7 +202,7 @@ def test_a_mask_is_cut_as_its_image() -> None:
     white = Image.open("mask.png").resize((35, 32), Image.Resampling.NEAREST).crop((2, 0, 34, 32))
     inside = torch.from_numpy(np.asarray(white) > 127)[None]
     heat = egcam.explain(classifier.model, pixels, "grad-cam").heatmaps
-    expected = float(egcam.metrics.relevance_mass_accuracy(heat, inside)[0])
+    expected = float(egcam.metrics.RelevanceMassAccuracy()(heat, inside)[0])
     assert document["scores"]["grad-cam"] == pytest.approx(expected, abs=1e-5)
 
 

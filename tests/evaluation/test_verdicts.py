@@ -18,9 +18,9 @@ from egcam.evaluation.score import Score, Scores
 from egcam.evaluation.signs import heads, holm, medians, sign_p
 from egcam.evaluation.stats import beyond, intervals, is_rough, skewness, summarised
 from egcam.evaluation.table import Table
-from egcam.metrics.registry import names
+from egcam.metrics.registry import records
 
-METRICS = tuple([name for name, one in names().items() if not one.many_ties][:9])
+METRICS = tuple([one.name for one in records() if not one.many_ties][:9])
 RIVALS = tuple(f"rival {number}" for number in range(9))
 
 
@@ -145,7 +145,7 @@ def test_hits_and_misses_are_compared_by_images_on_which_methods_differ() -> Non
     assert 0 < hit.difference_low < 0.12 < hit.difference_high
     plain = summarised(table(differences, ("insertion",)), "baseline").line("insertion", RIVALS[0])
     assert (plain.verdict, plain.difference, plain.p) == ("no difference shown", 0.0, 1.0)
-    assert {name for name, one in names().items() if one.many_ties} == {
+    assert {one.name for one in records() if one.many_ties} == {
         "pointing-game", "top-k-intersection", "relevance-rank-accuracy",
         "increase-in-confidence", "average-drop", "average-gain",
     }  # fmt: skip

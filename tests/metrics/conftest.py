@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from egcam import metrics
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
@@ -86,3 +88,10 @@ def make_scene(count: int = 3, channels: int = 3, size: int = 12, seed: int = 1)
 @pytest.fixture
 def scene() -> Scene:
     return make_scene()
+
+
+def measured(kind: str | type[metrics.Metric], *given, protocol: str = "default", **more) -> Tensor:
+    """The scores of a metric, whose options stand among what else the call is given."""
+    kind = metrics.metric(kind) if isinstance(kind, str) else kind
+    options = {key: more.pop(key) for key in kind.options() if key in more}
+    return kind.made(protocol, **options)(*given, **more)

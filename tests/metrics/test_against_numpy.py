@@ -12,7 +12,7 @@ from egcam.errors import SameForNextClassWarning
 from egcam.metrics.noise import generator
 from egcam.metrics.sanity import top_overlap
 from egcam.rng import generator as seeded
-from metrics.conftest import make_scene
+from metrics.conftest import make_scene, measured
 from support import numpy_metrics as slow
 
 STEP = 10  # does not divide 144
@@ -82,7 +82,7 @@ def test_metrics_of_maps(case, signed, scene):
     options, slowly = OF_MAPS[case]
     if signed:
         scene.maps -= 0.4
-    ours = getattr(metrics, case.split("/")[0])(scene.model, scene.images, scene.maps, scene.target, **options)
+    ours = measured(case.split("/")[0], scene.model, scene.images, scene.maps, scene.target, **options)
     expected = [slowly(scene, x, a, y) for x, a, y in scene.each()]
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6, rtol=1e-6)
     assert np.ptp(expected) > 1e-9 or "increase" in case  # a metric that is the same for all would prove little
@@ -90,8 +90,8 @@ def test_metrics_of_maps(case, signed, scene):
 
 def test_prediction_is_the_default_target(scene):
     predicted = scene.predict(scene.images.numpy()).argmax(1)
-    ours = metrics.deletion(scene.model, scene.images, scene.maps)
-    named = metrics.deletion(scene.model, scene.images, scene.maps, predicted.tolist())
+    ours = metrics.Deletion()(scene.model, scene.images, scene.maps)
+    named = metrics.Deletion()(scene.model, scene.images, scene.maps, predicted.tolist())
     assert torch.equal(ours, named)
 
 
@@ -99,13 +99,8 @@ def test_prediction_is_the_default_target(scene):
 def test_irof(scene, paper):
     rows, columns = np.indices((12, 12))
     labels = np.stack([(rows // 4) * 3 + columns // 4, (rows // 6) * 2 + columns // 6, rows // 3])
-    ours = metrics.irof(
-        scene.model,
-        scene.images,
-        scene.maps,
-        scene.target,
-        segments=labels,
-        protocol="paper" if paper else "default",
+    ours = metrics.Irof.made("paper" if paper else "default", segments=labels)(
+        scene.model, scene.images, scene.maps, scene.target
     )
     slowly = slow.irof_paper if paper else slow.irof
     expected = [slowly(scene.predict, x, a, y, labels[n]) for n, (x, a, y) in enumerate(scene.each())]
@@ -120,7 +115,7 @@ def test_irof_makes_superpixels(scene):
         stretched = (x - x.min()) / (x.max() - x.min())
         segments = slic(np.moveaxis(stretched, 0, -1), n_segments=9, start_label=0, channel_axis=-1)
         expected.append(slow.irof(scene.predict, x, a, y, segments))
-    ours = metrics.irof(scene.model, scene.images, scene.maps, scene.target, n_segments=9)
+    ours = metrics.Irof(n_segments=9)(scene.model, scene.images, scene.maps, scene.target)
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
 
 
@@ -128,7 +123,7 @@ def test_sufficiency():
     scene = make_scene(count=9)
     scene.maps[4:] = scene.maps[:5] + 0.2 * scene.maps[4:]
     scene.maps[:, 0, 0] = 0.0  # one constant pixel must not spoil it
-    ours = metrics.sufficiency(scene.model, scene.images, scene.maps, threshold=0.8)
+    ours = metrics.Sufficiency(threshold=0.8)(scene.model, scene.images, scene.maps)
     expected = slow.sufficiency(scene.predict, scene.images.numpy(), scene.maps.numpy(), threshold=0.8)
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
     assert 0 < np.mean(expected) < 1
@@ -137,8 +132,8 @@ def test_sufficiency():
 def test_sensitivity_n(scene):
     shares, subsets = (0.1, 0.45), 6
     orders = [torch.randperm(144, generator=generator(3, number)).numpy() for number in range(subsets)]
-    ours = metrics.sensitivity_n(
-        scene.model, scene.images, scene.maps, scene.target, shares=shares, subsets=subsets, seed=3, baseline="darkest"
+    ours = metrics.SensitivityN(shares=shares, subsets=subsets, seed=3, baseline="darkest")(
+        scene.model, scene.images, scene.maps, scene.target
     )
     expected = [slow.sensitivity_n(scene.predict, x, a, y, orders, (14, 65)) for x, a, y in scene.each()]
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
@@ -148,7 +143,7 @@ def test_road(scene):
     shares = (0.2, 0.5, 0.9)
     like = torch.zeros(3, 12, 12, dtype=torch.float64)
     noises = [metrics.Noise("normal", 0.0, 0.01).draw(2, number, like).numpy() for number in range(3)]
-    ours = metrics.road(scene.model, scene.images, scene.maps, scene.target, shares=shares, seed=2)
+    ours = metrics.Road(shares=shares, seed=2)(scene.model, scene.images, scene.maps, scene.target)
     expected = [slow.road(scene.predict, x, a, y, shares, noises) for x, a, y in scene.each()]
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
 
@@ -172,7 +167,7 @@ ROBUST = {
 @pytest.mark.parametrize("name", ROBUST)
 def test_robustness(name, scene):
     noise, slowly = ROBUST[name]
-    ours = getattr(metrics, name)(scene.model, scene.images, explain, scene.target, samples=7, seed=5)
+    ours = measured(name, scene.model, scene.images, explain, scene.target, samples=7, seed=5)
     expected = []
     for x, _, y in scene.each():
         xs = noisy(scene, x, noise, 7)
@@ -190,8 +185,8 @@ def test_relative_stability_leaves_out_changed_predictions():
         changed[n] = scene.predict(np.stack(noisy(scene, x, noise, 8))).argmax(1) != before[n]
     assert changed.any()
     assert not changed.all(1).any()
-    ours = metrics.relative_output_stability(
-        scene.model, scene.images, explain, scene.target, noise=noise, samples=8, seed=5
+    ours = metrics.RelativeOutputStability(noise=noise, samples=8, seed=5)(
+        scene.model, scene.images, explain, scene.target
     )
     expected = []
     for x, _, y in scene.each():
@@ -216,7 +211,7 @@ OF_MASKS = (
 def test_complexity(name, shift, scene):
     maps = scene.maps - shift
     expected = [getattr(slow, name)(a) for a in maps.numpy()]
-    np.testing.assert_allclose(getattr(metrics, name)(maps).numpy(), expected, atol=1e-9)
+    np.testing.assert_allclose(measured(name, maps).numpy(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", OF_MASKS)
@@ -224,16 +219,16 @@ def test_complexity(name, shift, scene):
 def test_localization(name, shift, scene):
     maps = scene.maps - shift
     expected = [getattr(slow, name)(a, m) for a, m in zip(maps.numpy(), scene.masks.numpy(), strict=True)]
-    np.testing.assert_allclose(getattr(metrics, name)(maps, scene.masks).numpy(), expected, atol=1e-9)
+    np.testing.assert_allclose(measured(name, maps, scene.masks).numpy(), expected, atol=1e-9)
 
 
 def test_top_k(scene):
     expected = [slow.top_k_intersection(a, m, 17) for a, m in zip(scene.maps.numpy(), scene.masks.numpy(), strict=True)]
-    np.testing.assert_allclose(metrics.top_k_intersection(scene.maps, scene.masks, k=17).numpy(), expected)
+    np.testing.assert_allclose(metrics.TopKIntersection(k=17)(scene.maps, scene.masks).numpy(), expected)
 
 
 def test_adcc(scene):
-    ours = metrics.adcc(scene.model, scene.images, explain, scene.target)
+    ours = metrics.Adcc()(scene.model, scene.images, explain, scene.target)
     expected = [slow.adcc(scene.predict, explain_numpy, x, y) for x, _, y in scene.each()]
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
 
@@ -241,13 +236,13 @@ def test_adcc(scene):
 def test_arcc(scene):
     """ADCC's first two terms, read off ADCC itself, with ROAD from both ends as the third."""
     options = {"shares": (0.3, 0.6), "seed": 2}
-    ours = metrics.arcc(scene.model, scene.images, explain, scene.target, **options)
-    road = metrics.road_both_orders(
-        scene.model, scene.images, explain(scene.images, scene.target), scene.target, **options
+    ours = metrics.Arcc(**options)(scene.model, scene.images, explain, scene.target)
+    road = metrics.RoadBothOrders(**options)(
+        scene.model, scene.images, explain(scene.images, scene.target), scene.target
     )
     third = (2 * road).clamp(0, 1)
-    adcc = metrics.adcc(scene.model, scene.images, explain, scene.target)
-    drop = metrics.average_drop(scene.model, scene.images, explain(scene.images, scene.target), scene.target)
+    adcc = metrics.Adcc()(scene.model, scene.images, explain, scene.target)
+    drop = metrics.AverageDrop()(scene.model, scene.images, explain(scene.images, scene.target), scene.target)
     first_two = 3 / adcc - 1 / (1 - drop)
     expected = torch.where(third > 0, 3 / (first_two + 1 / third.clamp(min=1e-12)), 0.0)
     assert (third > 0).any()
@@ -265,7 +260,7 @@ def test_random_logit(scene, similarity):
         asked.append(torch.as_tensor(target).tolist())
         return explain(images, target)
 
-    ours = metrics.random_logit(scene.model, scene.images, watched, scene.target, similarity=similarity)
+    ours = metrics.RandomLogit(similarity=similarity)(scene.model, scene.images, watched, scene.target)
     first, other = asked
     shifts = {(b - a) % 4 for a, b in zip(first, other, strict=True)}
     assert first == scene.target.tolist()
@@ -300,7 +295,9 @@ def test_model_randomization(scene):
         return gradient
 
     before = [value.detach().clone() for value in scene.model.state_dict().values()]
-    curve = metrics.model_randomization_curve(scene.model, scene.images, factory, scene.target)
+    curve = metrics.ModelRandomization().curve(
+        metrics.Case(scene.model, scene.images, explainer=factory, target=scene.target)
+    )
     assert curve.shape == (3, 4)  # conv, norm, conv, linear
     for stage in range(4):
         for n in range(3):
@@ -310,9 +307,11 @@ def test_model_randomization(scene):
         same = [torch.equal(a, b) for a, b in zip(weights[0], weights[stage + 1], strict=True)]
         assert same == [True] * (8 - 2 * (stage + 1)) + [False] * (2 * (stage + 1))
     assert all(torch.equal(a, b) for a, b in zip(before, scene.model.state_dict().values(), strict=True))
-    total = metrics.model_randomization(scene.model, scene.images, factory, scene.target)
+    total = metrics.ModelRandomization()(scene.model, scene.images, factory, scene.target)
     assert torch.allclose(total, curve.mean(1))
-    last = metrics.model_randomization_curve(scene.model, scene.images, factory, scene.target, stages=1)
+    last = metrics.ModelRandomization(stages=1).curve(
+        metrics.Case(scene.model, scene.images, explainer=factory, target=scene.target)
+    )
     assert torch.equal(last, curve[:, -1:])
 
 
@@ -338,13 +337,13 @@ def test_smooth_model_randomization(scene):
         return explain
 
     options = {"seed": 5, "stages": 2}
-    ours = metrics.smooth_model_randomization(
-        scene.model, scene.images, gradients_of, scene.target, samples=3, noise=0.2, **options
+    ours = metrics.SmoothModelRandomization(samples=3, noise=0.2, **options)(
+        scene.model, scene.images, gradients_of, scene.target
     )
-    theirs = metrics.model_randomization(scene.model, scene.images, averaged, scene.target, **options)
+    theirs = metrics.ModelRandomization(**options)(scene.model, scene.images, averaged, scene.target)
     torch.testing.assert_close(ours, theirs)
     assert not torch.allclose(
-        ours, metrics.model_randomization(scene.model, scene.images, gradients_of, scene.target, **options)
+        ours, metrics.ModelRandomization(**options)(scene.model, scene.images, gradients_of, scene.target)
     )
 
 
@@ -360,11 +359,11 @@ def test_efficient_model_randomization(scene):
 
         return watched
 
-    ours = metrics.efficient_model_randomization(scene.model, scene.images, factory, scene.target, bins=10)
+    ours = metrics.EfficientModelRandomization(bins=10)(scene.model, scene.images, factory, scene.target)
     intact, random = ([entropy(np.histogram(a.numpy(), 10)[0]) for a in maps] for maps in recorded)
     assert ours.tolist() == pytest.approx([(b - a) / a for a, b in zip(intact, random, strict=True)])
     with metrics.causes_collected() as causes:
-        flat = metrics.efficient_model_randomization(
+        flat = metrics.EfficientModelRandomization()(
             scene.model, scene.images, lambda copy: lambda images, target: torch.ones(len(images), 4, 4), scene.target
         )
     assert flat.isnan().all()
@@ -374,15 +373,15 @@ def test_efficient_model_randomization(scene):
 def test_class_sensitivity(scene):
     with torch.no_grad():
         logits = scene.model(scene.images)
-    ours = metrics.class_sensitivity(scene.model, scene.images, explain, scene.target, share=0.25)
+    ours = metrics.ClassSensitivity(share=0.25)(scene.model, scene.images, explain, scene.target)
     for n, x in enumerate(scene.images.numpy()):
         y = int(scene.target[n])
         other = max((c for c in range(4) if c != y), key=lambda c, n=n: float(logits[n, c]))
         tops = [set(np.argsort(-explain_numpy(x, c).ravel(), kind="stable")[:36]) for c in (y, other)]
         assert ours[n].item() == pytest.approx((len(tops[0] & tops[1]) / 36 - 0.25) / 0.75)
-    same = metrics.class_sensitivity(scene.model, scene.images, lambda x, y: x.mean(1), scene.target)
+    same = metrics.ClassSensitivity()(scene.model, scene.images, lambda x, y: x.mean(1), scene.target)
     torch.testing.assert_close(same, torch.ones_like(same))
-    flat = metrics.class_sensitivity(scene.model, scene.images, lambda x, y: torch.ones(len(x), 10, 10), scene.target)
+    flat = metrics.ClassSensitivity()(scene.model, scene.images, lambda x, y: torch.ones(len(x), 10, 10), scene.target)
     torch.testing.assert_close(flat, torch.zeros_like(flat), atol=1e-12, rtol=0)
 
     class Spot(torch.nn.Module):
@@ -396,7 +395,7 @@ def test_class_sensitivity(scene):
             return self.cells(images).amax((2, 3)).sum(1, keepdim=True) * self.weight
 
     explainer, images = egcam.HiResCAM(Spot(), "cells"), torch.rand(2, 1, 32, 32)
-    assert metrics.class_sensitivity(explainer.model, images, explainer, 0).tolist() == [1, 1]
+    assert metrics.ClassSensitivity()(explainer.model, images, explainer, 0).tolist() == [1, 1]
     with pytest.warns(SameForNextClassWarning):
         egcam.truth.warn_same_for_next_class(explainer, images)
     left, right = torch.zeros(2, 1, 4, 5)
@@ -408,11 +407,11 @@ def test_class_sensitivity(scene):
 
 def test_road_both_orders(scene):
     options = {"shares": (0.2, 0.5), "seed": 3}
-    both = metrics.road_both_orders(scene.model, scene.images, scene.maps, scene.target, **options)
-    most = metrics.road(scene.model, scene.images, scene.maps, scene.target, **options)
-    least = metrics.road(scene.model, scene.images, scene.maps, scene.target, most_relevant_first=False, **options)
+    both = metrics.RoadBothOrders(**options)(scene.model, scene.images, scene.maps, scene.target)
+    most = metrics.Road(**options)(scene.model, scene.images, scene.maps, scene.target)
+    least = metrics.Road(most_relevant_first=False, **options)(scene.model, scene.images, scene.maps, scene.target)
     torch.testing.assert_close(both, (least - most) / 2)
-    turned = metrics.road_both_orders(scene.model, scene.images, -scene.maps, scene.target, **options)
+    turned = metrics.RoadBothOrders(**options)(scene.model, scene.images, -scene.maps, scene.target)
     torch.testing.assert_close(turned, -both)
 
 
@@ -421,7 +420,7 @@ def test_layer_insertion_and_layer_deletion(scene, name):
     """Cells of what layer "3" outputs, 6 x 6, swapped one by one in the order of the map's means over 2 x 2 pixels."""
     references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
     options = {"layer": "3", "reference": references, "steps": 36}
-    ours = getattr(metrics, name)(scene.model, scene.images, scene.maps, scene.target, **options)
+    ours = measured(name, scene.model, scene.images, scene.maps, scene.target, **options)
     with torch.no_grad():
         front, tail = scene.model[:4], scene.model[4:]
         for n in range(3):
@@ -444,7 +443,7 @@ def test_shapley_agreement(scene):
     """Cells of what layer "3" outputs, put back one by one in each of the drawn orders."""
     references = torch.randn(2, 3, 12, 12, generator=generator(8), dtype=torch.float64)
     options = {"layer": "3", "reference": references, "samples": 2, "permutations": 4, "seed": 3}
-    ours = metrics.shapley_agreement(scene.model, scene.images, scene.maps, scene.target, **options)
+    ours = metrics.ShapleyAgreement(**options)(scene.model, scene.images, scene.maps, scene.target)
     with torch.no_grad():
         front, tail = scene.model[:4], scene.model[4:]
         for n in range(3):
@@ -465,7 +464,7 @@ def test_shapley_agreement(scene):
 
 def test_cell_mass_accuracy(scene):
     maps = scene.maps - 0.4
-    ours = metrics.cell_mass_accuracy(maps, scene.masks)
+    ours = metrics.CellMassAccuracy()(maps, scene.masks)
     for one, heat, mask in zip(ours.tolist(), maps.numpy(), scene.masks.numpy(), strict=True):
         heat = np.maximum(heat, 0)
         assert one == pytest.approx(heat[mask].sum() / heat.sum(), abs=1e-12)

@@ -14,7 +14,7 @@ from egcam.errors import EgcamError, InputError, TargetError
 from egcam.evaluation.evaluate import evaluate
 from egcam.metrics import UndefinedScoreWarning
 from egcam.metrics.registry import metric
-from metrics.conftest import make_scene
+from metrics.conftest import make_scene, measured
 from metrics.test_invariances import OPTIONS, PER_IMAGE, explain, factory, scores
 
 OF_MAPS = [name for name in PER_IMAGE if "heatmaps" in metric(name).needs]
@@ -58,21 +58,21 @@ def test_the_warning_can_be_an_error(scene):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UndefinedScoreWarning)
         with pytest.raises(UndefinedScoreWarning, match="image 2"):
-            metrics.complexity(scene.maps)
+            metrics.Complexity()(scene.maps)
 
 
 def test_sufficiency_without_a_usable_map(scene):
-    others = metrics.sufficiency(scene.model, scene.images[[0, 2]], scene.maps[[0, 2]])
+    others = metrics.Sufficiency()(scene.model, scene.images[[0, 2]], scene.maps[[0, 2]])
     scene.maps[1] = float("nan")
     with pytest.warns(UndefinedScoreWarning, match="image 1"):
-        found = metrics.sufficiency(scene.model, scene.images, scene.maps)
+        found = metrics.Sufficiency()(scene.model, scene.images, scene.maps)
     assert torch.equal(found[[0, 2]], others)
 
 
 def test_sufficiency_of_one_image_and_of_equal_maps(scene):
     with pytest.warns(UndefinedScoreWarning, match="there is no other"):
-        assert metrics.sufficiency(scene.model, scene.images[:1], scene.maps[:1]).isnan().all()
-    equal = metrics.sufficiency(scene.model, scene.images, scene.maps[:1].expand(3, -1, -1))
+        assert metrics.Sufficiency()(scene.model, scene.images[:1], scene.maps[:1]).isnan().all()
+    equal = metrics.Sufficiency()(scene.model, scene.images, scene.maps[:1].expand(3, -1, -1))
     predicted = scene.predict(scene.images.numpy()).argmax(1)
     expected = [np.mean([predicted[j] == predicted[i] for j in range(3) if j != i]) for i in range(3)]
     assert equal.tolist() == pytest.approx(expected)
@@ -104,7 +104,7 @@ MASK_KINDS = {
 class TestMasks:
     @pytest.mark.parametrize("kind", MASK_KINDS)
     def test_kinds(self, name, kind, scene):
-        function = metric(name).function
+        function = metrics.make(name)
         assert torch.equal(function(scene.maps, MASK_KINDS[kind](scene.masks)), function(scene.maps, scene.masks))
 
     def test_empty(self, name, scene):
@@ -128,14 +128,14 @@ class TestMasks:
         masks = scene.masks.double()
         masks[1, 0, 0] = float("nan")
         with pytest.raises(InputError, match="image 1"):
-            metric(name).function(scene.maps, masks)
+            measured(name, scene.maps, masks)
 
 
 def test_signed_maps_that_cancel_have_no_mass_accuracy():
     maps = torch.tensor([[[1.0, -1.0]], [[3.0, -1.0]]])
     mask = torch.tensor([[[True, False]], [[True, False]]])
     with pytest.warns(UndefinedScoreWarning, match="image 0: its map's positive and negative values cancel"):
-        found = metrics.relevance_mass_accuracy(maps, mask)
+        found = metrics.RelevanceMassAccuracy()(maps, mask)
     assert found[1].item() == 1.5
 
 
@@ -143,48 +143,48 @@ def test_maps_of_another_size_are_upsampled_like_heat_maps(scene):
     small = scene.maps[:, ::3, ::3]
     large = torch.nn.functional.interpolate(small[:, None], (12, 12), mode="bilinear")[:, 0]
     assert torch.equal(
-        metrics.deletion(scene.model, scene.images, small), metrics.deletion(scene.model, scene.images, large)
+        metrics.Deletion()(scene.model, scene.images, small), metrics.Deletion()(scene.model, scene.images, large)
     )
 
 
 def test_maps_as_arrays_and_explanations(scene):
-    expected = metrics.deletion(scene.model, scene.images, scene.maps)
+    expected = metrics.Deletion()(scene.model, scene.images, scene.maps)
     explanation = type("Explanation", (), {"heatmaps": scene.maps})()
     for given in (scene.maps.numpy(), scene.maps[:, None], explanation):
-        assert torch.equal(metrics.deletion(scene.model, scene.images, given), expected)
+        assert torch.equal(metrics.Deletion()(scene.model, scene.images, given), expected)
 
 
 WRONG = {
-    "one map for three images": lambda s: metrics.deletion(s.model, s.images, s.maps[:1]),
-    "flat maps": lambda s: metrics.deletion(s.model, s.images, s.maps.flatten(1)),
-    "no batch": lambda s: metrics.deletion(s.model, s.images[0], s.maps),
-    "no images": lambda s: metrics.deletion(s.model, s.images[:0], s.maps[:0]),
-    "whole-number images": lambda s: metrics.deletion(s.model, (s.images * 9).long(), s.maps),
-    "text for maps": lambda s: metrics.complexity("maps"),
-    "unknown baseline": lambda s: metrics.deletion(s.model, s.images, s.maps, baseline="blakc"),
-    "baseline of another shape": lambda s: metrics.deletion(s.model, s.images, s.maps, baseline=torch.ones(5, 1, 1)),
-    "baseline with NaN": lambda s: metrics.deletion(s.model, s.images, s.maps, baseline=float("nan")),
-    "step of none": lambda s: metrics.deletion(s.model, s.images, s.maps, step=0),
-    "batch of none": lambda s: metrics.deletion(s.model, s.images, s.maps, batch_size=0),
-    "patch larger than the image": lambda s: metrics.infidelity(s.model, s.images, s.maps, patch=13),
-    "paper's patch on a small image": lambda s: metrics.infidelity(s.model, s.images, s.maps, protocol="paper"),
-    "a patch by an unknown name": lambda s: metrics.infidelity(s.model, s.images, s.maps, patch="quarter"),
-    "a metric without what it needs": lambda s: metrics.Deletion()(metrics.Case(s.model, s.images)),
-    "unknown scale": lambda s: metrics.infidelity(s.model, s.images, s.maps, scale="bset"),
-    "unknown protocol": lambda s: metrics.pixel_flipping(s.model, s.images, s.maps, protocol="papre"),
-    "k of none": lambda s: metrics.top_k_intersection(s.maps, s.masks, k=0),
-    "negative tolerance": lambda s: metrics.pointing_game(s.maps, s.masks, tolerance=-1),
-    "shares out of range": lambda s: metrics.road(s.model, s.images, s.maps, shares=(0.5, 1.5)),
-    "float segments": lambda s: metrics.irof(s.model, s.images, s.maps, segments=s.maps),
-    "segments of another size": lambda s: metrics.irof(s.model, s.images, s.maps, segments=torch.zeros(3, 3).long()),
-    "no perturbations": lambda s: metrics.max_sensitivity(s.model, s.images, explain, samples=0),
-    "an explainer that drops images": lambda s: metrics.max_sensitivity(s.model, s.images, lambda x, y: x[:1, 0]),
-    "an explainer without maps": lambda s: metrics.max_sensitivity(s.model, s.images, lambda x, y: x),
-    "unknown similarity": lambda s: metrics.random_logit(s.model, s.images, explain, similarity="sism"),
-    "a plain callable for MPRT": lambda s: metrics.model_randomization(s.model, s.images, explain),
+    "one map for three images": lambda s: metrics.Deletion()(s.model, s.images, s.maps[:1]),
+    "flat maps": lambda s: metrics.Deletion()(s.model, s.images, s.maps.flatten(1)),
+    "no batch": lambda s: metrics.Deletion()(s.model, s.images[0], s.maps),
+    "no images": lambda s: metrics.Deletion()(s.model, s.images[:0], s.maps[:0]),
+    "whole-number images": lambda s: metrics.Deletion()(s.model, (s.images * 9).long(), s.maps),
+    "text for maps": lambda s: metrics.Complexity()("maps"),
+    "unknown baseline": lambda s: metrics.Deletion(baseline="blakc")(s.model, s.images, s.maps),
+    "baseline of another shape": lambda s: metrics.Deletion(baseline=torch.ones(5, 1, 1))(s.model, s.images, s.maps),
+    "baseline with NaN": lambda s: metrics.Deletion(baseline=float("nan"))(s.model, s.images, s.maps),
+    "step of none": lambda s: metrics.Deletion(step=0)(s.model, s.images, s.maps),
+    "batch of none": lambda s: metrics.Deletion()(s.model, s.images, s.maps, batch_size=0),
+    "patch larger than the image": lambda s: metrics.Infidelity(patch=13)(s.model, s.images, s.maps),
+    "paper's patch on a small image": lambda s: metrics.Infidelity.made("paper")(s.model, s.images, s.maps),
+    "a patch by an unknown name": lambda s: metrics.Infidelity(patch="quarter")(s.model, s.images, s.maps),
+    "a metric without what it needs": lambda s: metrics.Deletion().of(metrics.Case(s.model, s.images)),
+    "unknown scale": lambda s: metrics.Infidelity(scale="bset")(s.model, s.images, s.maps),
+    "unknown protocol": lambda s: metrics.PixelFlipping.made("papre")(s.model, s.images, s.maps),
+    "k of none": lambda s: metrics.TopKIntersection(k=0)(s.maps, s.masks),
+    "negative tolerance": lambda s: metrics.PointingGame(tolerance=-1)(s.maps, s.masks),
+    "shares out of range": lambda s: metrics.Road(shares=(0.5, 1.5))(s.model, s.images, s.maps),
+    "float segments": lambda s: metrics.Irof(segments=s.maps)(s.model, s.images, s.maps),
+    "segments of another size": lambda s: metrics.Irof(segments=torch.zeros(3, 3).long())(s.model, s.images, s.maps),
+    "no perturbations": lambda s: metrics.MaxSensitivity(samples=0)(s.model, s.images, explain),
+    "an explainer that drops images": lambda s: metrics.MaxSensitivity()(s.model, s.images, lambda x, y: x[:1, 0]),
+    "an explainer without maps": lambda s: metrics.MaxSensitivity()(s.model, s.images, lambda x, y: x),
+    "unknown similarity": lambda s: metrics.RandomLogit(similarity="sism")(s.model, s.images, explain),
+    "a plain callable for MPRT": lambda s: metrics.ModelRandomization()(s.model, s.images, explain),
     "unknown metric": lambda s: metrics.metric("pixel-flippin"),
     "noise without width": lambda s: metrics.Noise("uniform", 0.2, 0.2),
-    "unknown class": lambda s: metrics.deletion(s.model, s.images, s.maps, 4),
+    "unknown class": lambda s: metrics.Deletion()(s.model, s.images, s.maps, 4),
 }
 
 
@@ -197,18 +197,18 @@ def test_wrong_calls_say_so(case, scene):
 
 def test_callable_targets(scene):
     """A callable target is scored as it is, and refused where classes are needed."""
-    by_class = metrics.deletion(scene.model, scene.images, scene.maps, 2, score="logit")
-    by_call = metrics.deletion(scene.model, scene.images, scene.maps, lambda out: out[:, 2])
+    by_class = metrics.Deletion(score="logit")(scene.model, scene.images, scene.maps, 2)
+    by_call = metrics.Deletion()(scene.model, scene.images, scene.maps, lambda out: out[:, 2])
     assert torch.equal(by_class, by_call)
     with pytest.raises(InputError, match="class targets"):
-        metrics.relative_output_stability(scene.model, scene.images, lambda x, y: x[:, 0], lambda out: out[:, 2])
+        metrics.RelativeOutputStability()(scene.model, scene.images, lambda x, y: x[:, 0], lambda out: out[:, 2])
     with pytest.raises(TargetError, match="class targets"):
-        metrics.road(scene.model, scene.images, scene.maps, lambda out: out[:, 2], score="accuracy")
+        metrics.Road(score="accuracy")(scene.model, scene.images, scene.maps, lambda out: out[:, 2])
 
 
 @pytest.mark.parametrize("name", [*OF_EXPLAINER, *RELATIVE])
 def test_one_class_for_all_images_may_be_a_tensor_without_dimensions(name, scene):
-    function = metric(name).function
+    function = metrics.make(name)
     found = function(scene.model, scene.images, explain, torch.tensor(2))
     assert torch.equal(found, function(scene.model, scene.images, explain, torch.tensor([2, 2, 2])))
     for wrong in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0, 0.0]), torch.tensor([True, False, True])):
@@ -225,7 +225,7 @@ def test_one_image_without_a_batch_scores_as_a_batch_of_one(name, scene):
     single = {"model": [scene.model, scene.images[0]], "heatmaps": [alone], "masks": [scene.masks[0]]}
     several = {"model": [scene.model, scene.images[:1]], "heatmaps": [batch], "masks": [scene.masks[:1]]}
     found, expected = (
-        one.function(*(value for need in one.needs for value in ({"explainer": [makes]} | given)[need]), **more)
+        measured(one, *(value for need in one.needs for value in ({"explainer": [makes]} | given)[need]), **more)
         for given in (single, several)
         for more in [OPTIONS.get(name, {})]
     )
@@ -234,8 +234,8 @@ def test_one_image_without_a_batch_scores_as_a_batch_of_one(name, scene):
 
 
 def test_one_map_without_a_batch(scene):
-    expected = metrics.deletion(scene.model, scene.images[:1], scene.maps[:1])
-    assert torch.equal(metrics.deletion(scene.model, scene.images[0], scene.maps[0]), expected)
+    expected = metrics.Deletion()(scene.model, scene.images[:1], scene.maps[:1])
+    assert torch.equal(metrics.Deletion()(scene.model, scene.images[0], scene.maps[0]), expected)
     table = evaluate(
         scene.model, scene.images[0], {"own": explain}, ["deletion", "pointing-game"], masks=scene.masks[0]
     )
@@ -243,18 +243,18 @@ def test_one_map_without_a_batch(scene):
     for flat in (scene.maps.flatten(1), scene.maps[0]):
         # Rows of pixels, one for each image, would be taken for one map.
         with pytest.raises(InputError, match=r"one map is maps\[None\]"):
-            metrics.sparseness(flat)
+            metrics.Sparseness()(flat)
     with pytest.raises(InputError, match=r"one per map"):
-        metrics.pointing_game(scene.maps, scene.masks[0])
+        metrics.PointingGame()(scene.maps, scene.masks[0])
 
 
 def test_one_group_has_no_correlation(scene):
     with pytest.warns(UndefinedScoreWarning, match="one group"):
-        assert metrics.faithfulness_estimate(scene.model, scene.images, scene.maps, step=144).isnan().all()
+        assert metrics.FaithfulnessEstimate(step=144)(scene.model, scene.images, scene.maps).isnan().all()
 
 
 def test_steps_larger_than_the_image_leave_the_two_ends(scene):
-    curve = metrics.deletion_curve(scene.model, scene.images, scene.maps, step=1000)
+    curve = metrics.Deletion(step=1000).curve(metrics.Case(scene.model, scene.images, scene.maps))
     assert curve.fractions.tolist() == [[0.0, 1.0]] * 3
 
 
@@ -267,8 +267,8 @@ class TestZeroMapsUnderPerturbation:
 
         for name in ("max_sensitivity", "avg_sensitivity", *RELATIVE):
             with pytest.warns(UndefinedScoreWarning, match="image 0: its map is zero everywhere"):
-                assert getattr(metrics, name)(scene.model, scene.images, zero).isnan().all()
-        assert torch.equal(metrics.local_lipschitz(scene.model, scene.images, zero), torch.zeros(3))
+                assert measured(name, scene.model, scene.images, zero).isnan().all()
+        assert torch.equal(metrics.LocalLipschitz()(scene.model, scene.images, zero), torch.zeros(3))
 
     def test_zero_map_of_a_perturbed_copy(self, scene):
         first = scene.images.clone()
@@ -280,9 +280,9 @@ class TestZeroMapsUnderPerturbation:
         noise = metrics.Noise("uniform", -1e-3, 1e-3)
         for name in RELATIVE:
             with pytest.warns(UndefinedScoreWarning, match="becomes zero everywhere under perturbation"):
-                found = getattr(metrics, name)(scene.model, scene.images, forgetful, noise=noise)
+                found = measured(name, scene.model, scene.images, forgetful, noise=noise)
             assert found.isnan().all()
-        ones = metrics.max_sensitivity(scene.model, scene.images, forgetful)
+        ones = metrics.MaxSensitivity()(scene.model, scene.images, forgetful)
         torch.testing.assert_close(ones, torch.ones(3).double())
 
     @pytest.mark.parametrize("name", [*OF_EXPLAINER, *RELATIVE])
@@ -297,7 +297,7 @@ class TestZeroMapsUnderPerturbation:
             return maps
 
         with pytest.warns(UndefinedScoreWarning, match="image 1: the explainer's map of a perturbed copy holds NaN"):
-            found = getattr(metrics, name)(scene.model, scene.images, breaks)
+            found = measured(name, scene.model, scene.images, breaks)
         assert found.isnan().tolist() == [False, True, False]
 
 
@@ -311,15 +311,15 @@ def test_predictions_that_always_or_never_change(scene):
 
     for name in RELATIVE:
         with pytest.warns(UndefinedScoreWarning, match="every perturbation changes the prediction"):
-            assert getattr(metrics, name)(Flip(), scene.images, explain).isnan().all()
+            assert measured(name, Flip(), scene.images, explain).isnan().all()
     small = metrics.Noise("uniform", -1e-4, 1e-4)
     for name in RELATIVE:
-        never = getattr(metrics, name)(scene.model, scene.images, explain, noise=small, samples=3)
-        paper = getattr(metrics, name)(scene.model, scene.images, explain, noise=small, samples=3, protocol="paper")
+        never = measured(name, scene.model, scene.images, explain, noise=small, samples=3)
+        paper = measured(name, scene.model, scene.images, explain, noise=small, samples=3, protocol="paper")
         torch.testing.assert_close(never, paper)
     large = metrics.Noise("uniform", -1.5, 1.5)
     with pytest.warns(UndefinedScoreWarning, match="the paper's protocol drops the image"):
-        metrics.relative_input_stability(scene.model, scene.images, explain, noise=large, samples=30, protocol="paper")
+        metrics.RelativeInputStability.made("paper", noise=large, samples=30)(scene.model, scene.images, explain)
 
 
 def test_paper_protocol_draws_two_hundred(scene):
@@ -333,8 +333,8 @@ def test_paper_protocol_draws_two_hundred(scene):
         seen.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedScoreWarning)
-            getattr(metrics, name)(
-                scene.model, scene.images[:1], counting, protocol="paper", heatmaps=explain(scene.images[:1], 0)
+            measured(
+                name, scene.model, scene.images[:1], counting, protocol="paper", heatmaps=explain(scene.images[:1], 0)
             )
         assert sum(seen) == 200, name
 
@@ -347,18 +347,18 @@ def test_rectangular_single_channel_images():
         one = metric(name)
         if one.needs == ("model", "heatmaps"):
             segments = {"segments": torch.arange(45).view(5, 9) // 9} if name == "irof" else {}
-            assert one.function(model, images, maps, **segments).isfinite().all(), name
+            assert measured(one, model, images, maps, **segments).isfinite().all(), name
 
 
 def test_many_undefined_images_are_summed_up():
     maps = torch.full((20, 4, 4), float("nan"))
     with pytest.warns(UndefinedScoreWarning, match="and 12 more"):
-        metrics.sparseness(maps)
+        metrics.Sparseness()(maps)
 
 
 def test_scene_count_does_not_matter_for_names():
     scene = make_scene(count=5)
     scene.maps[3] = float("nan")
     with metrics.causes_collected() as causes:
-        metrics.deletion(scene.model, scene.images, scene.maps)
+        metrics.Deletion()(scene.model, scene.images, scene.maps)
     assert causes == {3: "its map holds NaN or infinite values"}

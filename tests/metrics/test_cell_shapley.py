@@ -183,11 +183,11 @@ def test_the_metric_is_the_agreement_of_maps_at_their_own_layer() -> None:
     truth = cell_shapley(network, images, "features", references, 6, target=1)
     options = {"reference": references, "samples": 3, "permutations": 6}
     for measure in ("pearson", "rank", "cosine"):
-        found = metrics.shapley_agreement(network, images, made, 1, measure=measure, **options)
+        found = metrics.ShapleyAgreement(measure=measure, **options)(network, images, made, 1)
         torch.testing.assert_close(found.double(), getattr(cell_agreement(made.maps, truth), measure))
     # Plain maps of the size of the images are averaged over the cells of the layer that is named.
     whole = torch.nn.functional.interpolate(made.maps[:, None], size=(4, 6))[:, 0]
-    found = metrics.shapley_agreement(network, images, whole[:, :, :5], 1, layer="features", **options)
+    found = metrics.ShapleyAgreement(layer="features", **options)(network, images, whole[:, :, :5], 1)
     parts = torch.tensor([[3.0, 2, 0, 0, 0], [0, 1, 3, 1, 0], [0, 0, 0, 2, 3]]).to(whole) / 5  # thirds of five columns
     pooled = (whole[:, ::2, :5] + whole[:, 1::2, :5]) / 2 @ parts.T
     torch.testing.assert_close(found.double(), cell_agreement(pooled, truth).pearson)
@@ -222,11 +222,11 @@ def test_maps_of_several_layers_and_wrong_options_are_refused() -> None:
     network, images, references = bent(), pictures(1, shape=SHAPE), pictures(2, seed=1, shape=SHAPE)
     fused = egcam.HiResCAM(network, ["features.0", "features"])(images, 1)
     with pytest.raises(InputError, match="cells are of one"):
-        metrics.shapley_agreement(network, images, fused, 1, reference=references, samples=2)
+        metrics.ShapleyAgreement(reference=references, samples=2)(network, images, fused, 1)
     with pytest.raises(InputError, match="too few for 8"):
-        metrics.shapley_agreement(network, images, fused, 1, reference=references, permutations=4)
+        metrics.ShapleyAgreement(reference=references, permutations=4)(network, images, fused, 1)
     with pytest.raises(InputError, match="measure is"):
-        metrics.shapley_agreement(network, images, fused, 1, measure="kendall")
+        metrics.ShapleyAgreement(measure="kendall")(network, images, fused, 1)
 
 
 def test_mass_in_cells_is_measured_at_the_size_of_the_map() -> None:
@@ -235,7 +235,7 @@ def test_mass_in_cells_is_measured_at_the_size_of_the_map() -> None:
     masks = torch.zeros(2, 4, 5, dtype=torch.bool)
     masks[:, 0, 0] = True  # lies in the first of 2 x 3 cells
     heat = made.maps.clamp(min=0)
-    torch.testing.assert_close(metrics.cell_mass_accuracy(made, masks), heat[:, 0, 0] / heat.sum((1, 2)))
+    torch.testing.assert_close(metrics.CellMassAccuracy()(made, masks), heat[:, 0, 0] / heat.sum((1, 2)))
     table = egcam.evaluate(
         network, images, {"hires": egcam.HiResCAM(network, "features", signed=True)}, ["cell-mass-accuracy"], target=1,
         masks=masks,

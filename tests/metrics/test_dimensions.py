@@ -13,6 +13,7 @@ import egcam
 from egcam import metrics
 from egcam.errors import InputError
 from egcam.metrics.similarity import ssim
+from metrics.conftest import measured
 from support.small_models import explainer
 from support.twins import lifted, signals, solid, twin
 
@@ -43,7 +44,7 @@ OF_EXPLAINERS: dict[str, dict[str, Any]] = {
 
 def scores(name: str, dimensions: int, *given: Any, **options: Any) -> Tensor:
     images = lifted(signals(), dimensions)
-    return metrics.metric(name).function(twin(dimensions), images, *given, **options)
+    return measured(name, twin(dimensions), images, *given, **options)
 
 
 @pytest.mark.parametrize("dimensions", [1, 3])
@@ -74,7 +75,7 @@ def test_metrics_without_a_model(name: str) -> None:
     for count in (1, 2, 3):
         explained = egcam.explain(twin(count), lifted(signals(), count), "grad-cam", target=0)
         given = [explained, lifted(MASKS, count)] if "masks" in kind.needs else [explained]
-        found.append(kind.function(*given, **options))
+        found.append(measured(kind, *given, **options))
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[2], found[1])
 
@@ -112,9 +113,9 @@ def test_deletion_of_a_volume_by_brute_force() -> None:
         altered[:, order[:gone]] = 0
         curve.append(model(altered.reshape(1, 1, 4, 6, 5)).softmax(1)[0, target].item())
     area = sum((a + b) / 2 * 0.25 for a, b in pairwise(curve))
-    assert metrics.deletion(model, volumes, maps, step=30)[0].item() == pytest.approx(area, abs=1e-12)
+    assert metrics.Deletion(step=30)(model, volumes, maps)[0].item() == pytest.approx(area, abs=1e-12)
     # By default there are as many steps as places where these are few.
-    assert metrics.deletion_curve(model, volumes, maps).scores.shape == (2, 121)
+    assert metrics.Deletion().curve(metrics.Case(model, volumes, maps)).scores.shape == (2, 121)
 
 
 def test_infidelity_of_a_volume_by_brute_force() -> None:
@@ -131,7 +132,7 @@ def test_infidelity_of_a_volume_by_brute_force() -> None:
                 said.append(maps[0, depth, row, column] * (volumes[0, 0, depth, row, column] - black))
     s, d = torch.stack(said), torch.stack(drops)
     wanted = ((s * d).mean() / (s * s).mean() * s - d).square().mean()
-    found = metrics.infidelity(model, volumes, maps, 2, baseline="darkest")
+    found = metrics.Infidelity(baseline="darkest")(model, volumes, maps, 2)
     # A quarter of each side, rounded down, is a single place here.
     torch.testing.assert_close(found[0], wanted.detach())
 
@@ -140,20 +141,20 @@ def test_a_single_volume_and_its_explanation() -> None:
     model, volumes = solid()
     cam = explainer("grad-cam", model, signed=True)
     one, batch = cam(volumes[1]), cam(volumes)
-    together = metrics.deletion(model, volumes, batch, step=20)[1:]
-    torch.testing.assert_close(metrics.deletion(model, volumes[1], one, step=20), together)
-    both = metrics.max_sensitivity(model, volumes, cam, samples=2)
-    torch.testing.assert_close(metrics.max_sensitivity(model, volumes[1], cam, samples=2), both[1:])
+    together = metrics.Deletion(step=20)(model, volumes, batch)[1:]
+    torch.testing.assert_close(metrics.Deletion(step=20)(model, volumes[1], one), together)
+    both = metrics.MaxSensitivity(samples=2)(model, volumes, cam)
+    torch.testing.assert_close(metrics.MaxSensitivity(samples=2)(model, volumes[1], cam), both[1:])
 
 
 def test_maps_that_do_not_fit() -> None:
     with pytest.raises(InputError, match=r"maps must be \(N, L\)"):
-        metrics.deletion(twin(1), signals(), torch.rand(2, 4, 4))
+        metrics.Deletion()(twin(1), signals(), torch.rand(2, 4, 4))
     with pytest.raises(InputError, match=r"maps must be \(N, H, W\)"):
-        metrics.sparseness(torch.rand(2, 3, 4, 4))
-    assert metrics.sparseness(torch.rand(2, 1, 3, 4, 4)).shape == (2,)
+        metrics.Sparseness()(torch.rand(2, 3, 4, 4))
+    assert metrics.Sparseness()(torch.rand(2, 1, 3, 4, 4)).shape == (2,)
     with pytest.raises(InputError, match="the explainer returned"):
-        metrics.max_sensitivity(twin(1), signals(), lambda x, y: torch.rand(len(x), 3, 3))
+        metrics.MaxSensitivity()(twin(1), signals(), lambda x, y: torch.rand(len(x), 3, 3))
 
 
 def test_structural_similarity_of_volumes() -> None:
@@ -169,7 +170,7 @@ def test_structural_similarity_of_volumes() -> None:
 def test_evaluate_and_layers_of_signals() -> None:
     table = egcam.evaluate(twin(1), signals(), ["grad-cam", "hires-cam"], ["deletion", "sparseness", "infidelity"])
     maps = egcam.explain(twin(1), signals(), "grad-cam").heatmaps
-    wanted = metrics.deletion(twin(1), signals(), maps)
+    wanted = metrics.Deletion()(twin(1), signals(), maps)
     frame = table.frame
     found = frame[(frame.method == "grad-cam") & (frame.metric == "deletion")].sort_values("image").value.tolist()
     assert found == pytest.approx(wanted.tolist())

@@ -10,17 +10,13 @@ import torch
 import egcam
 from egcam import metrics
 from egcam.errors import TargetError
+from egcam.metrics.registry import records
 from egcam.saturation_check.patches import top_patches
+from metrics.conftest import measured
 from metrics.test_invariances import OPTIONS, explain
 
-OF_MAPS = [
-    name for name, one in metrics.names().items() if one.needs == ("model", "heatmaps") and name != "sufficiency"
-]
-OF_BOTH = [
-    name
-    for name, one in metrics.names().items()
-    if "heatmaps" in one.function.__annotations__ and "explainer" in one.needs
-]
+OF_MAPS = [one.name for one in records() if one.needs == ("model", "heatmaps") and one.name != "sufficiency"]
+OF_BOTH = [one.name for one in records() if one.reuses_maps]
 
 
 def explained(scene, target):
@@ -36,8 +32,8 @@ def other_classes(scene) -> torch.Tensor:
 def score(name, scene, explanation, **target):
     one = metrics.metric(name)
     if name in OF_BOTH:
-        return one.function(scene.model, scene.images, explain, heatmaps=explanation, **target)
-    return one.function(scene.model, scene.images, explanation, **OPTIONS.get(name, {}), **target)
+        return measured(one, scene.model, scene.images, explain, heatmaps=explanation, **target)
+    return measured(one, scene.model, scene.images, explanation, **OPTIONS.get(name, {}), **target)
 
 
 def without_classes(name, explanation):
@@ -59,9 +55,9 @@ def test_the_score_is_that_of_the_explained_class(scene):
     explanation = explained(scene, other_classes(scene))
     with torch.no_grad():
         chances = scene.model(scene.images).softmax(1).gather(1, other_classes(scene)[:, None])[:, 0]
-    curve = metrics.deletion_curve(scene.model, scene.images, explanation)
+    curve = metrics.Deletion().curve(metrics.Case(scene.model, scene.images, explanation))
     torch.testing.assert_close(curve.scores[:, 0], chances)
-    inserted, deleted = metrics.insertion_deletion_curves(scene.model, scene.images, explanation)
+    inserted, deleted = metrics.InsertionDeletion().curves(metrics.Case(scene.model, scene.images, explanation))
     torch.testing.assert_close(inserted.scores[:, -1], chances)
     torch.testing.assert_close(deleted.scores[:, 0], chances)
     torch.testing.assert_close(top_patches(scene.model, scene.images, explanation, grid=2).full, chances)
@@ -78,8 +74,8 @@ def test_maps_alone_are_scored_for_the_prediction(scene):
     explanation = explained(scene, other_classes(scene))
     with torch.no_grad():
         predicted = scene.model(scene.images).argmax(1)
-    found = metrics.deletion(scene.model, scene.images, explanation.heatmaps)
-    assert torch.equal(found, metrics.deletion(scene.model, scene.images, explanation.heatmaps, predicted))
+    found = metrics.Deletion()(scene.model, scene.images, explanation.heatmaps)
+    assert torch.equal(found, metrics.Deletion()(scene.model, scene.images, explanation.heatmaps, predicted))
 
 
 @pytest.mark.parametrize("name", [*OF_MAPS, *OF_BOTH])
@@ -98,10 +94,10 @@ def test_what_needs_no_target_takes_explanations_of_callables(scene):
     explanation = explained(scene, lambda output: output[:, 2])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = metrics.sufficiency(scene.model, scene.images, explanation)
-        assert torch.equal(found, metrics.sufficiency(scene.model, scene.images, explanation.heatmaps))
-        metrics.sparseness(explanation)
+        found = metrics.Sufficiency()(scene.model, scene.images, explanation)
+        assert torch.equal(found, metrics.Sufficiency()(scene.model, scene.images, explanation.heatmaps))
+        metrics.Sparseness()(explanation)
     assert torch.equal(
-        metrics.Infidelity()(metrics.Case(scene.model, scene.images, target=2).explained(explanation)),
-        metrics.infidelity(scene.model, scene.images, explanation.heatmaps, 2),
+        metrics.Infidelity().of(metrics.Case(scene.model, scene.images, target=2).explained(explanation)),
+        metrics.Infidelity()(scene.model, scene.images, explanation.heatmaps, 2),
     )

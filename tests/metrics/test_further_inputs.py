@@ -10,6 +10,7 @@ import egcam
 from egcam import metrics
 from egcam.errors import InputError, TargetError
 from egcam.metrics.sanity import top_overlap
+from metrics.conftest import measured
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,24 +59,23 @@ def maps() -> Tensor:
 @pytest.mark.parametrize("batch_size", [2, 8])
 def test_scores_of_a_scaled_logit_are_scaled(name: str, batch_size: int) -> None:
     options = {"step": 8, "score": "logit", "batch_size": batch_size}
-    plain = getattr(metrics, name)(seeded(Plain), pictures(), maps(), [0, 1, 2], **options)
-    found = getattr(metrics, name)(seeded(Scaled), pictures(), maps(), [0, 1, 2], inputs=(SCALE,), **options)
+    plain = measured(name, seeded(Plain), pictures(), maps(), [0, 1, 2], **options)
+    found = measured(name, seeded(Scaled), pictures(), maps(), [0, 1, 2], inputs=(SCALE,), **options)
     torch.testing.assert_close(found, plain * SCALE.to(plain))
 
 
 def test_what_all_images_have_in_common_is_not_taken_row_by_row() -> None:
     """Three shifts for three images: each belongs to a class, not to an image."""
     shift = torch.tensor([10.0, 20.0, 30.0], dtype=torch.float64)
-    options = {"step": 8, "score": "logit"}
-    plain = metrics.deletion(seeded(Plain), pictures(), maps(), [0, 1, 2], **options)
-    found = metrics.deletion(
+    deletion = metrics.Deletion(step=8, score="logit")
+    plain = deletion(seeded(Plain), pictures(), maps(), [0, 1, 2])
+    found = deletion(
         seeded(Scaled),
         pictures(),
         maps(),
         [0, 1, 2],
         inputs=(torch.ones(3, dtype=torch.float64),),
         keywords={"shift": egcam.shared(shift)},
-        **options,
     )
     # A curve that is raised by a number everywhere has an area that is larger by that number.
     torch.testing.assert_close(found, plain + shift.to(plain))
@@ -90,11 +90,15 @@ def test_the_map_of_a_perturbed_image_is_made_with_the_images_own_input() -> Non
         seen.append(scale)
         return some.sum(1) * scale[:, None, None]
 
-    found = metrics.perturbed_explanations(
-        seeded(Scaled), images, explain, [0, 1, 2], samples=4, outputs=True, inputs=(SCALE,), batch_size=2
+    common = {"target": [0, 1, 2], "batch_size": 2}
+    cases = (
+        metrics.Case(seeded(Scaled), images, explainer=explain, inputs=(SCALE,), **common),
+        metrics.Case(seeded(Plain), images, explainer=lambda some, target: some.sum(1), **common),
     )
-    plain = metrics.perturbed_explanations(
-        seeded(Plain), images, lambda some, target: some.sum(1), [0, 1, 2], samples=4, outputs=True, batch_size=2
+    noise = metrics.Noise("uniform", -0.2, 0.2)
+    found, plain = (
+        case.run(lambda case=case: case.perturbed("distances", noise, 4, 4, seed=0, exact_zeros=False))
+        for case in cases
     )
     torch.testing.assert_close(found.map_change, plain.map_change * SCALE.abs()[:, None])
     torch.testing.assert_close(found.output_change, plain.output_change * SCALE.abs()[:, None])
@@ -120,24 +124,23 @@ def test_metrics_that_explain_again_give_each_image_its_input(name: str) -> None
     model, images = seeded(Scaled), pictures()
     cam = egcam.HiResCAM(model, "features", signed=True)
     options = {"samples": 2} if name in ("max_sensitivity", "smooth_model_randomization") else {}
-    metric = getattr(metrics, name)
-    together = metric(model, images, cam, [0, 1, 2], inputs=(SCALE,), **options)
+    together = measured(name, model, images, cam, [0, 1, 2], inputs=(SCALE,), **options)
     assert together.isfinite().all()
     if name == "running_time":
         return
     for row in range(3):
-        alone = metric(model, images[row, None], cam, [row], inputs=(SCALE[row, None],), **options)
+        alone = measured(name, model, images[row, None], cam, [row], inputs=(SCALE[row, None],), **options)
         torch.testing.assert_close(together[row], alone[0])
 
 
 def test_an_explainer_that_cannot_be_told_of_the_inputs_is_refused() -> None:
     with pytest.raises(InputError, match=r"must be one of egcam's, or a callable \(images, target, inputs, keywords\)"):
-        metrics.max_sensitivity(seeded(Scaled), pictures(), lambda some, target: some.sum(1), 0, inputs=(SCALE,))
+        metrics.MaxSensitivity()(seeded(Scaled), pictures(), lambda some, target: some.sum(1), 0, inputs=(SCALE,))
 
 
 def test_swapping_cells_for_those_of_other_images_is_refused() -> None:
     with pytest.raises(InputError, match="layer-insertion runs other images as well"):
-        metrics.layer_insertion(seeded(Scaled), pictures(), maps(), 0, inputs=(SCALE,), reference=pictures(1))
+        metrics.LayerInsertion(reference=pictures(1))(seeded(Scaled), pictures(), maps(), 0, inputs=(SCALE,))
 
 
 class OneOutput(Plain):
@@ -150,10 +153,10 @@ def test_the_other_class_of_a_single_output_with_two_names() -> None:
     cam = egcam.HiResCAM(model, "features", signed=True, classes=names)
     own, other = (cam(images, target).heatmaps for target in (1, 0))
     wanted = top_overlap(own, other, 0.1)
-    torch.testing.assert_close(metrics.class_sensitivity(model, images, cam, "malignant", classes=names), wanted)
+    torch.testing.assert_close(metrics.ClassSensitivity()(model, images, cam, "malignant", classes=names), wanted)
     swapped = {"reference": pictures(1), "layer": "features", "score": "logit"}
-    up = metrics.layer_insertion(model, images, maps(), "malignant", classes=names, **swapped)
-    down = metrics.layer_insertion(model, images, maps(), "benign", classes=names, **swapped)
+    up = metrics.LayerInsertion(**swapped)(model, images, maps(), "malignant", classes=names)
+    down = metrics.LayerInsertion(**swapped)(model, images, maps(), "benign", classes=names)
     torch.testing.assert_close(up, -down)
 
 
@@ -167,23 +170,23 @@ class Prompts(Plain):
 def test_as_many_prompts_as_images_are_asked_about() -> None:
     prompts = torch.rand(3, 4, dtype=torch.float64)
     with pytest.raises(InputError, match=r"egcam\.shared"):
-        metrics.deletion(seeded(Prompts), pictures(), maps(), 0, inputs=(prompts,))
-    shared = metrics.deletion(seeded(Prompts), pictures(), maps(), 0, inputs=(egcam.shared(prompts),), step=16)
+        metrics.Deletion()(seeded(Prompts), pictures(), maps(), 0, inputs=(prompts,))
+    shared = metrics.Deletion(step=16)(seeded(Prompts), pictures(), maps(), 0, inputs=(egcam.shared(prompts),))
     for row in range(3):
-        alone = metrics.deletion(
-            seeded(Prompts), pictures()[row, None], maps()[row, None], 0, inputs=(egcam.shared(prompts),), step=16
+        alone = metrics.Deletion(step=16)(
+            seeded(Prompts), pictures()[row, None], maps()[row, None], 0, inputs=(egcam.shared(prompts),)
         )
         torch.testing.assert_close(shared[row], alone[0])
 
 
 def test_class_names_are_targets() -> None:
     model, images = seeded(Plain), pictures()
-    by_index = metrics.deletion(model, images, maps(), [2, 0, 1], step=16)
+    by_index = metrics.Deletion(step=16)(model, images, maps(), [2, 0, 1])
     assert torch.equal(
-        metrics.deletion(model, images, maps(), ["Bird", "cat", "dog"], step=16, classes=NAMES), by_index
+        metrics.Deletion(step=16)(model, images, maps(), ["Bird", "cat", "dog"], classes=NAMES), by_index
     )
     with pytest.raises(TargetError, match="class names are unknown"):
-        metrics.deletion(model, images, maps(), "bird")
+        metrics.Deletion()(model, images, maps(), "bird")
 
 
 def test_evaluate_with_further_inputs_gives_what_the_parts_give() -> None:
@@ -202,7 +205,7 @@ def test_evaluate_with_further_inputs_gives_what_the_parts_give() -> None:
     for method, at in (("hires-cam", {"layer": "features"}), ("input-gradient", {})):
         explanation = egcam.explain(model, images, method, [2, 0, 1], inputs=(SCALE,), **at)
         torch.testing.assert_close(table.maps[method].double(), explanation.maps, rtol=1e-5, atol=1e-7)
-        truth = metrics.deletion(model, images, explanation, step=8, inputs=(SCALE,))
+        truth = metrics.Deletion(step=8)(model, images, explanation, inputs=(SCALE,))
         rows = [row.value for row in table.rows if (row.method, row.metric) == (method, "deletion")]
         torch.testing.assert_close(torch.tensor(rows, dtype=torch.float64), truth.double(), rtol=1e-5, atol=1e-7)
         assert all(row.cause is None for row in table.rows)
@@ -259,5 +262,5 @@ def test_the_best_layer_of_a_network_with_further_inputs() -> None:
     found = egcam.best_layer(model, images, "hires-cam", step=16, inputs=(SCALE,))
     for one in found:
         explanation = egcam.HiResCAM(model, one.layer.name)(images, inputs=(SCALE,))
-        truth = metrics.insertion_deletion(model, images, explanation, step=16, inputs=(SCALE,))
+        truth = metrics.InsertionDeletion(step=16)(model, images, explanation, inputs=(SCALE,))
         torch.testing.assert_close(one.scores, truth)

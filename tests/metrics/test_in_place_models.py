@@ -15,6 +15,7 @@ from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 from egcam.saturation_check.measure import saturation
 from egcam.saturation_check.patches import top_patches
+from metrics.conftest import measured
 
 NAMES = [name for name in metrics.names() if "model" in metrics.metric(name).needs and name != "running-time"]
 SIZE, COUNT = 8, 3
@@ -61,7 +62,7 @@ def score(name: str, model: nn.Module, images: Tensor, **options: object) -> Ten
     last = given if "explainer" in one.needs else maps
     quarters = torch.arange(SIZE)[:, None] // 4 * 2 + torch.arange(SIZE) // 4
     more = {"segments": quarters} if name == "irof" else FEW.get(name, {})
-    return one.function(model, images, last, **more, **options)
+    return measured(one, model, images, last, **more, **options)
 
 
 @pytest.mark.parametrize("with_view", [False, True])
@@ -79,7 +80,7 @@ def test_metrics(name, channels, with_view):
 def test_running_time_leaves_the_images():
     images = pictures(3)
     model = Normalising(True, 3)
-    metrics.running_time(model, images, bright(model), repeats=2)
+    metrics.RunningTime(repeats=2)(model, images, bright(model))
     assert torch.equal(images, pictures(3))
 
 
@@ -120,6 +121,6 @@ def test_explanations_of_an_in_place_model_are_scored_like_any_other():
     plain, other = (egcam.explain(Normalising(kind, 3), images, "grad-cam", 1, signed=True) for kind in (False, True))
     assert torch.equal(plain.maps, other.maps)
     assert torch.equal(
-        metrics.deletion(Normalising(False, 3), images, plain.heatmaps, 1),
-        metrics.deletion(Normalising(True, 3), images, other.heatmaps, 1),
+        metrics.Deletion()(Normalising(False, 3), images, plain.heatmaps, 1),
+        metrics.Deletion()(Normalising(True, 3), images, other.heatmaps, 1),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from egcam import metrics
 from egcam.metrics.registry import metric
-from metrics.conftest import Counting, make_scene
+from metrics.conftest import Counting, make_scene, measured
 
 
 def explain(images, target):
@@ -36,9 +34,9 @@ OPTIONS = {
     "smooth-model-randomization": {"samples": 2},
     "sensitivity-n": {"shares": (0.2, 0.6), "subsets": 5},
 }
-PER_IMAGE = [name for name, one in metrics.names().items() if not one.whole_set and name != "running-time"]
-SEEDED = [name for name in PER_IMAGE if "seed" in signature(metric(name).function).parameters]
-BATCHED = [name for name in PER_IMAGE if "batch_size" in signature(metric(name).function).parameters]
+PER_IMAGE = [name for name in metrics.names() if not metric(name).whole_set and name != "running-time"]
+SEEDED = [name for name in PER_IMAGE if "seed" in metric(name).options()]
+BATCHED = [name for name in PER_IMAGE if "model" in metric(name).needs]
 
 
 def scores(name, scene, rows=None, scale=1.0, maps=None, **options):
@@ -59,7 +57,7 @@ def scores(name, scene, rows=None, scale=1.0, maps=None, **options):
             arguments.append(lambda x, y: explain(x, y) * scale)
     if "model" in one.needs:
         arguments.append(scene.target[rows])
-    return one.function(*arguments, **OPTIONS.get(name, {}), **options)
+    return measured(one, *arguments, **OPTIONS.get(name, {}), **options)
 
 
 @pytest.mark.parametrize("name", PER_IMAGE)
@@ -87,8 +85,8 @@ def test_no_pass_is_larger_than_the_budget(name, scene):
 
 def test_sufficiency_turns_with_the_order():
     scene = make_scene(count=8)
-    scores_ = metrics.sufficiency(scene.model, scene.images, scene.maps, threshold=0.97)
-    turned = metrics.sufficiency(scene.model, scene.images.flip(0), scene.maps.flip(0), threshold=0.97, batch_size=3)
+    scores_ = metrics.Sufficiency(threshold=0.97)(scene.model, scene.images, scene.maps)
+    turned = metrics.Sufficiency(threshold=0.97)(scene.model, scene.images.flip(0), scene.maps.flip(0), batch_size=3)
     torch.testing.assert_close(turned.flip(0), scores_)
     assert 0 < scores_.mean() < 1
 
@@ -104,8 +102,8 @@ def test_scale_of_the_map(name, scale, scene):
 
 
 def test_raw_infidelity_does_depend_on_scale(scene):
-    raw = [metrics.infidelity(scene.model, scene.images, s * scene.maps, scale="raw") for s in (1.0, 2.0)]
-    unit = [metrics.infidelity(scene.model, scene.images, s * scene.maps, scale="unit-sum") for s in (1.0, 2.0)]
+    raw = [metrics.Infidelity(scale="raw")(scene.model, scene.images, s * scene.maps) for s in (1.0, 2.0)]
+    unit = [metrics.Infidelity(scale="unit-sum")(scene.model, scene.images, s * scene.maps) for s in (1.0, 2.0)]
     assert not torch.allclose(*raw)
     torch.testing.assert_close(*unit)
 
@@ -184,9 +182,9 @@ def test_memory_is_bounded_by_the_batch_not_the_steps():
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2))
     images, maps = torch.rand(4, 3, 64, 64), torch.rand(4, 64, 64)
-    metrics.deletion(model, images, maps, 0, step=64)
+    metrics.Deletion(step=64)(model, images, maps, 0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    metrics.deletion(model, images, maps, 0, step=1)
+    metrics.Deletion(step=1)(model, images, maps, 0)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 100e6
 
 
@@ -195,7 +193,7 @@ def test_memory_is_bounded_by_the_batch_not_the_steps():
 def test_any_step_gives_an_area_between_the_extremes(step, seed, signed):
     scene = make_scene(count=1, seed=seed)
     maps = scene.maps - 0.5 * signed
-    curve = metrics.deletion_curve(scene.model, scene.images, maps, scene.target, step=step)
+    curve = metrics.Deletion(step=step).curve(metrics.Case(scene.model, scene.images, maps, scene.target))
     assert curve.fractions[0, 0] == 0
     assert curve.fractions[0, -1] == 1
     assert curve.scores.min() - 1e-12 <= curve.area().item() <= curve.scores.max() + 1e-12
@@ -208,13 +206,10 @@ def test_localization_stays_in_its_range_and_ties_are_fair(seed, k):
     source = torch.Generator().manual_seed(seed)
     maps = torch.randint(0, 4, (2, 12, 12), generator=source).double()
     mask = torch.rand(2, 12, 12, generator=source) > 0.5
-    found = metrics.top_k_intersection(maps, mask, k=k)
+    found = metrics.TopKIntersection(k=k)(maps, mask)
     assert ((found >= 0) & (found <= 1)).all()
     # The mean over many random tie breaks is the expected value the metric gives.
     broken = torch.stack(
-        [
-            metrics.top_k_intersection(maps + 1e-6 * torch.rand(2, 12, 12, generator=source), mask, k=k)
-            for _ in range(60)
-        ]
+        [metrics.TopKIntersection(k=k)(maps + 1e-6 * torch.rand(2, 12, 12, generator=source), mask) for _ in range(60)]
     )
     assert torch.allclose(broken.mean(0), found, atol=6 * 0.5 / (60 * k) ** 0.5 + 1e-9)

@@ -34,13 +34,13 @@ def test_the_exact_answer_reaches_the_best_possible_area(form: str) -> None:
     parts = made.maps.flatten()
     given = {"explanation": made, "maps": made.maps}[form]
     options = {"layer": "cells", "reference": torch.zeros_like(images), "score": "logit", "steps": 16}
-    for metric, order in ((metrics.layer_insertion, True), (metrics.layer_deletion, False)):
+    for metric, order in ((metrics.LayerInsertion, True), (metrics.LayerDeletion, False)):
         added = parts.sort(descending=order).values.cumsum(0)
         best = torch.trapezoid(torch.cat([torch.zeros(1), added]), dx=1 / 16)
         if not order:  # the most important are taken away first: what is left is the sum of the others
             left = parts.sum() - torch.cat([torch.zeros(1), parts.sort(descending=True).values.cumsum(0)])
             best = torch.trapezoid(left, dx=1 / 16)
-        torch.testing.assert_close(metric(net, images, given, target=0, **options), best[None])
+        torch.testing.assert_close(metric(**options)(net, images, given, target=0), best[None])
 
 
 class ByColumns(nn.Module):
@@ -66,9 +66,9 @@ def test_maps_made_with_a_reshape_are_judged_with_it() -> None:
     made = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=as_columns, signed=True, target=0)
     options = {"reference": nothing, "samples": 1, "permutations": 1}
     one = torch.ones(3)
-    torch.testing.assert_close(metrics.shapley_agreement(net, images, made, target=0, **options), one)
+    torch.testing.assert_close(metrics.ShapleyAgreement(**options)(net, images, made, target=0), one)
     said = {"layer": "tokens", "reshape": as_columns}
-    torch.testing.assert_close(metrics.shapley_agreement(net, images, made.maps, target=0, **said, **options), one)
+    torch.testing.assert_close(metrics.ShapleyAgreement(**options, **said)(net, images, made.maps, target=0), one)
     table = egcam.evaluate(
         net,
         images,
@@ -98,10 +98,12 @@ def test_signals_and_volumes(dimensions: int) -> None:
     made = egcam.explain(net, images, "hires-cam", layer="0", signed=True, target=1, dimensions=dimensions)
     values = truth.cell_shapley(net, images, "0", nothing, 1, target=1, dimensions=dimensions)
     torch.testing.assert_close(values.float(), made.maps)  # a linear head: each cell adds what it adds
-    options = {"reference": nothing, "samples": 1, "dimensions": dimensions}
-    found = metrics.shapley_agreement(net, images, made, target=1, permutations=1, **options)
+    options = {"reference": nothing, "samples": 1}
+    found = metrics.ShapleyAgreement(permutations=1, **options)(net, images, made, target=1, dimensions=dimensions)
     torch.testing.assert_close(found, torch.ones(2))
-    area = metrics.layer_insertion(net, images, made, target=1, steps=cells, score="logit", layer="0", **options)
+    area = metrics.LayerInsertion(steps=cells, score="logit", layer="0", **options)(
+        net, images, made, target=1, dimensions=dimensions
+    )
     parts = made.maps.flatten(1).sort(descending=True).values.cumsum(1)
     best = torch.trapezoid(torch.cat([torch.zeros(2, 1), parts], 1), dx=1 / cells)
     torch.testing.assert_close(area, best)
@@ -117,13 +119,13 @@ def test_references_that_do_not_fit_are_refused() -> None:
 
 def test_a_saved_map_knows_its_reshape_or_asks_for_it(tmp_path: Path) -> None:
     net, images, nothing = ByColumns().eval(), torch.rand(2, 3, 32, 32), torch.zeros(1, 3, 32, 32)
-    options = {"reference": nothing, "samples": 1, "permutations": 1, "target": 0}
+    options = {"reference": nothing, "samples": 1, "permutations": 1}
     made = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=as_columns, signed=True, target=0)
     made.save(tmp_path / "callable")
     lost = egcam.Explanation.load(tmp_path / "callable")
     with pytest.raises(LayerError, match="not saved with them: pass it again"):
-        metrics.shapley_agreement(net, images, lost, **options)
-    again = metrics.shapley_agreement(net, images, lost, reshape=as_columns, **options)
+        metrics.ShapleyAgreement(**options)(net, images, lost, target=0)
+    again = metrics.ShapleyAgreement(reshape=as_columns, **options)(net, images, lost, target=0)
     torch.testing.assert_close(again, torch.ones(2))
     by_rows = egcam.explain(net, images, "hires-cam", layer="tokens", reshape=(4, 4), signed=True, target=0)
     by_rows.save(tmp_path / "grid")
@@ -168,4 +170,4 @@ def test_maps_of_several_layers_ask_for_one() -> None:
     net, images = Two().eval(), torch.rand(1, 3, 32, 32)
     made = egcam.explain(net, images, "hires-cam", layer=["net.tokens", "more"], reshape=as_columns, target=0)
     with pytest.raises(InputError, match="set layer"):
-        metrics.layer_insertion(net, images, made, target=0, reference=images)
+        metrics.LayerInsertion(reference=images)(net, images, made, target=0)

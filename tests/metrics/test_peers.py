@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from egcam import metrics
-from metrics.conftest import make_scene
+from metrics.conftest import make_scene, measured
 
 pytestmark = pytest.mark.peers
 quantus = pytest.importorskip("quantus")
@@ -70,23 +70,25 @@ def close(ours, theirs, **tolerance):
 def test_quantus_faithfulness_estimate(grey):
     theirs = ask(quantus.FaithfulnessEstimate(features_in_step=12, **QUIET), grey, softmax=False)
     close(
-        metrics.faithfulness_estimate(grey.model, grey.images, grey.maps, grey.target, step=12, baseline="darkest"),
+        metrics.FaithfulnessEstimate(step=12, baseline="darkest")(grey.model, grey.images, grey.maps, grey.target),
         theirs,
     )
 
 
 def test_quantus_pixel_flipping(grey):
     theirs = ask(quantus.PixelFlipping(features_in_step=12, **QUIET), grey, softmax=True)
-    curve = metrics.pixel_flipping_curve(grey.model, grey.images, grey.maps, grey.target, step=12, baseline="darkest")
+    curve = metrics.PixelFlipping(step=12, baseline="darkest").curve(
+        metrics.Case(grey.model, grey.images, grey.maps, grey.target)
+    )
     close(curve.scores[:, 1:], theirs)
     area = np.trapezoid(theirs, axis=1)
-    close(metrics.pixel_flipping(grey.model, grey.images, grey.maps, grey.target, step=12, protocol="paper"), area)
+    close(metrics.PixelFlipping.made("paper", step=12)(grey.model, grey.images, grey.maps, grey.target), area)
 
 
 def test_quantus_infidelity(grey):
     theirs = ask(quantus.Infidelity(perturb_patch_sizes=[4], n_perturb_samples=1, **QUIET), grey, softmax=False)
-    ours = metrics.infidelity(
-        grey.model, grey.images, grey.maps, grey.target, patch=4, scale="raw", cumulative=True, baseline="darkest"
+    ours = metrics.Infidelity(patch=4, scale="raw", cumulative=True, baseline="darkest")(
+        grey.model, grey.images, grey.maps, grey.target
     )
     close(ours, theirs)
 
@@ -103,7 +105,7 @@ def test_quantus_sufficiency():
             a_batch=scene.maps[:, None].numpy().copy(),
             batch_size=9,
         )
-    close(metrics.sufficiency(scene.model, scene.images, scene.maps, threshold=0.97), theirs)
+    close(metrics.Sufficiency(threshold=0.97)(scene.model, scene.images, scene.maps), theirs)
     assert 0 < np.mean(theirs) < 1
 
 
@@ -158,7 +160,7 @@ def test_quantus_robustness(name, grey):
     for number in range(6):
         moved = grey.images + noise.draw(5, number, grey.images[0])
         assert (grey.predict(moved.numpy()).argmax(1) == predicted).all()
-    ours = getattr(metrics, name)(grey.model, grey.images, explain, grey.target, samples=6, seed=5, protocol="paper")
+    ours = measured(name, grey.model, grey.images, explain, grey.target, samples=6, seed=5, protocol="paper")
     # Their model sees the noisy images rounded to single precision.
     close(ours, theirs, rtol=1e-5 if name == "relative_output_stability" else 1e-6)
 
@@ -174,18 +176,18 @@ OF_MASKS = {
 @pytest.mark.parametrize("name", OF_MASKS)
 def test_quantus_localization(name, grey):
     theirs = ask(getattr(quantus, OF_MASKS[name])(**QUIET), grey)
-    close(getattr(metrics, name)(grey.maps, grey.masks), theirs, atol=1e-8)
+    close(measured(name, grey.maps, grey.masks), theirs, atol=1e-8)
 
 
 def test_quantus_top_k(grey):
     theirs = ask(quantus.TopKIntersection(k=20, **QUIET), grey)
-    close(metrics.top_k_intersection(grey.maps, grey.masks, k=20), theirs)
+    close(metrics.TopKIntersection(k=20)(grey.maps, grey.masks), theirs)
 
 
 def test_quantus_complexity(grey):
-    close(metrics.complexity(grey.maps), ask(quantus.Complexity(**QUIET), grey))
+    close(metrics.Complexity()(grey.maps), ask(quantus.Complexity(**QUIET), grey))
     # 1e-7 is added to their map.
-    close(metrics.sparseness(grey.maps), ask(quantus.Sparseness(**QUIET), grey), atol=1e-6)
+    close(metrics.Sparseness()(grey.maps), ask(quantus.Sparseness(**QUIET), grey), atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", ["raw", "best"])
@@ -212,8 +214,8 @@ def test_captum_infidelity(scale):
             n_perturb_samples=9,
             normalize=scale == "best",
         )
-        ours = metrics.infidelity(
-            scene.model, image, scene.maps[n : n + 1], int(scene.target[n]), patch=4, scale=scale, baseline="darkest"
+        ours = metrics.Infidelity(patch=4, scale=scale, baseline="darkest")(
+            scene.model, image, scene.maps[n : n + 1], int(scene.target[n])
         )
         close(ours, theirs.numpy())
 
@@ -243,8 +245,8 @@ def test_torchcam_insertion_and_deletion(scene):
     theirs.update(scene.images, scene.target.tolist())
     found = theirs.summary()
     ours = (
-        metrics.deletion(scene.model, scene.images, scene.maps, scene.target).mean(),
-        metrics.insertion(scene.model, scene.images, scene.maps, scene.target, baseline="zero").mean(),
+        metrics.Deletion()(scene.model, scene.images, scene.maps, scene.target).mean(),
+        metrics.Insertion(baseline="zero")(scene.model, scene.images, scene.maps, scene.target).mean(),
     )
     # torchcam keeps its fractions in single precision.
     assert ours[0].item() == pytest.approx(found["deletion_auc"], abs=1e-6)
@@ -258,8 +260,8 @@ def test_torchcam_average_drop(scene):
     theirs = ClassificationMetric(FixedMaps(scene.model, maps), lambda out: out.softmax(1))
     theirs.update(scene.images, scene.target.tolist())
     found = theirs.summary()
-    drop = metrics.average_drop(scene.model, scene.images, maps, scene.target)
-    rise = metrics.increase_in_confidence(scene.model, scene.images, maps, scene.target)
+    drop = metrics.AverageDrop()(scene.model, scene.images, maps, scene.target)
+    rise = metrics.IncreaseInConfidence()(scene.model, scene.images, maps, scene.target)
     assert drop.mean().item() == pytest.approx(found["avg_drop"], abs=1e-6)
     assert rise.mean().item() == pytest.approx(found["conf_increase"], abs=1e-6)
 
@@ -267,7 +269,5 @@ def test_torchcam_average_drop(scene):
 def test_quantus_batch_mates_matter_and_ours_do_not(grey):
     """The reason these metrics exist: Quantus's Local Lipschitz of an image changes with the batch."""
     grey.images[1] *= 30
-    ours = [
-        metrics.local_lipschitz(grey.model, grey.images[:k], explain, grey.target[:k], samples=3)[0] for k in (1, 3)
-    ]
+    ours = [metrics.LocalLipschitz(samples=3)(grey.model, grey.images[:k], explain, grey.target[:k])[0] for k in (1, 3)]
     torch.testing.assert_close(*ours)

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 import egcam
 from egcam import metrics
+from metrics.conftest import measured
 
 pytestmark = pytest.mark.real
 CHANCES = 4
@@ -49,6 +50,6 @@ def test_grad_cam_beats_random_maps(photographs, name, options):
     one = metrics.metric(name)
     maps = torch.cat([explanation.heatmaps, chance])
     target = explanation.targets.repeat(1 + CHANCES)
-    found = one.function(model, images.repeat(1 + CHANCES, 1, 1, 1), maps, target, **options)
+    found = measured(one, model, images.repeat(1 + CHANCES, 1, 1, 1), maps, target, **options)
     ours, others = found[: len(images)].mean(), found[len(images) :].mean()
     assert ours > others if one.higher_is_better else ours < others

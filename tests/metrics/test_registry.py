@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import FrozenInstanceError, dataclass, fields
-from inspect import signature
+from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
 
 import pytest
 import torch
@@ -13,13 +12,13 @@ import torch
 from egcam import metrics
 from egcam.evaluation.evaluate import evaluate
 from egcam.metrics.registry import MetricError, total_passes
-from metrics.conftest import Counting
+from metrics.conftest import Counting, measured
 
 ABOUT = {"group": "robustness", "better": "lower", "label": "Dim", "meaning": "What a darker image loses."}
 
 
 @dataclass(frozen=True)
-class Dimmed(metrics.Metric):
+class Dimmed(metrics.ModelMetric):
     """The class score lost when the image is made darker; lower is better."""
 
     light: float = 0.5
@@ -47,12 +46,12 @@ def by_hand(scene, light):
     return (before - after).gather(1, chosen)[:, 0], before.gather(1, chosen)[:, 0]
 
 
-def test_it_is_a_function_and_a_column_of_the_table(scene, dimmed):
+def test_it_is_called_and_a_column_of_the_table(scene, dimmed):
     expected, chances = by_hand(scene, 0.25)
     expected = torch.where(chances < 0.05, math.nan, expected)
     assert expected.isfinite().any()
     with metrics.causes_collected():
-        found = dimmed.function(scene.model, scene.images, scene.maps, scene.target, light=0.25)
+        found = measured(dimmed, scene.model, scene.images, scene.maps, scene.target, light=0.25)
     torch.testing.assert_close(found, expected, equal_nan=True)
     counting = Counting(scene.model)
     table = evaluate(
@@ -71,10 +70,8 @@ def test_it_is_a_function_and_a_column_of_the_table(scene, dimmed):
 def test_what_is_known_of_it(dimmed):
     found = metrics.metric("Dimmed_Light")
     assert (found.title, found.arrow, found.higher_is_better, found.paper) == ("Dimmed light", "↓", False, False)
-    assert list(signature(found.function).parameters) == [
-        "model", "images", "heatmaps", "target", "light", "batch_size", "dimensions",
-        "inputs", "keywords", "classes",
-    ]  # fmt: skip
+    assert found.needs == ("model", "heatmaps")
+    assert found.options() == ("light",)
     with pytest.raises(MetricError, match=r"dimmed-light has no option 'lihgt'; did you mean 'light'"):
         metrics.make("dimmed-light", lihgt=1)
 
@@ -98,18 +95,16 @@ def test_what_cannot_be_registered_is_refused(dimmed):
     assert "dimmed-two" not in metrics.names()
 
 
-@pytest.mark.parametrize("name", list(metrics.names()))
+@pytest.mark.parametrize("name", metrics.names())
 def test_every_metric_is_a_frozen_record_that_says_what_it_is(name):
     kind = metrics.metric(name)
     assert kind.meaning.endswith(".")
     assert len(kind.title) >= len(kind.label) or kind.label in ("s/img", "Ins-Del")
     assert set(kind.paper_options) <= {field.name for field in fields(kind)}
-    parameters = signature(kind.function).parameters
-    assert {field.name: field.default for field in fields(kind)} == {
-        field.name: parameters[field.name].default for field in fields(kind)
-    }
+    assert (kind.__doc__ or "").splitlines()[0].endswith(f"{kind.direction} is better.")
+    said = "".join(base.__doc__ or "" for base in kind.__mro__ if is_dataclass(base))
     for field in fields(kind):
-        assert f"    {field.name}: " in kind.function.__doc__, field.name
+        assert f"    {field.name}: " in said, field.name
         with pytest.raises(FrozenInstanceError):
             setattr(kind(), field.name, None)
 
@@ -117,6 +112,6 @@ def test_every_metric_is_a_frozen_record_that_says_what_it_is(name):
 def test_the_papers_protocol_is_other_options(scene):
     paper = metrics.make("pixel-flipping", "paper", step=12)
     assert paper == metrics.PixelFlipping(step=12, baseline="darkest", quantus=True)
-    curve = metrics.pixel_flipping_curve(scene.model, scene.images, scene.maps, step=12, baseline="darkest")
+    curve = paper.curve(metrics.Case(scene.model, scene.images, scene.maps))
     expected = torch.trapezoid(curve.scores[:, 1:], dx=1.0)
-    torch.testing.assert_close(paper(metrics.Case(scene.model, scene.images, scene.maps)), expected)
+    torch.testing.assert_close(paper(scene.model, scene.images, scene.maps), expected)

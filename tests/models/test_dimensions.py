@@ -98,11 +98,11 @@ def test_where_nothing_tells_it_is_asked() -> None:
     maps = {count: egcam.explain(Pooled(), images, "input-gradient", dimensions=count).maps for count in (1, 2)}
     assert {count: tuple(found.shape) for count, found in maps.items()} == {1: (3, 6), 2: (6, 6)}
     with pytest.raises(InputError, match="dimensions=1 or dimensions=2"):
-        egcam.metrics.deletion(Pooled(), images, torch.rand(3, 6))
-    scores = egcam.metrics.deletion(Pooled(), images, torch.rand(3, 6), dimensions=1)
+        egcam.metrics.Deletion()(Pooled(), images, torch.rand(3, 6))
+    scores = egcam.metrics.Deletion()(Pooled(), images, torch.rand(3, 6), dimensions=1)
     assert scores.shape == (3,)
     explained = egcam.explain(Pooled(), images, "input-gradient", dimensions=1)
-    assert egcam.metrics.deletion(Pooled(), images, explained).shape == (3,)
+    assert egcam.metrics.Deletion()(Pooled(), images, explained).shape == (3,)
     table = egcam.evaluate(Pooled(), images, ["input-gradient"], ["deletion"], dimensions=1)
     assert len(table.frame) == 3
 

@@ -9,7 +9,7 @@ from torch import nn
 import egcam
 from egcam.errors import LayerError
 from egcam.evaluation.layers import best_layer, candidate_layers
-from egcam.metrics import insertion_deletion
+from egcam.metrics import InsertionDeletion
 from egcam.models.layers import inner_layer, last_spatial_layer
 from egcam.models.trace import dry_run
 
@@ -182,7 +182,7 @@ def test_best_layer_is_the_one_whose_maps_have_the_best_score() -> None:
     found = best_layer(model, images, "hires-cam", layers=["2", "4"], signed=True)
     for one in found:
         explanation = egcam.explain(model, images, "hires-cam", layer=one.layer.name, signed=True)
-        expected = insertion_deletion(model, images, explanation, step=22)
+        expected = InsertionDeletion(22)(model, images, explanation)
         torch.testing.assert_close(one.scores, expected)
         assert one.mean == pytest.approx(float(expected.mean()))
     assert found[0].mean >= found[1].mean

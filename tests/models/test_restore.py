@@ -169,7 +169,7 @@ def test_functions_of_the_users_that_draw_leave_the_global_generator():
     random = egcam.foreign(lambda images, target: torch.rand_like(images).mean(1), model)
     calls = (
         lambda: random(images, 1).maps,
-        lambda: egcam.metrics.deletion(model, images, images.mean(1), 1, baseline=torch.rand_like),
+        lambda: egcam.metrics.Deletion(baseline=torch.rand_like)(model, images, images.mean(1), 1),
     )
     for call in calls:
         first, state = call(), torch.get_rng_state()

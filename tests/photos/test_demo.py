@@ -93,7 +93,7 @@ def test_a_comparison_is_scored_by_insertion_deletion() -> None:
     images = classifier.images(image)
     for result in found.results:
         step = images.shape[-1] * images.shape[-2] // 4
-        alone = egcam.metrics.insertion_deletion(net, images, result.explanation, found.target.index, step=step)
+        alone = egcam.metrics.InsertionDeletion(step=step)(net, images, result.explanation, found.target.index)
         assert result.score == pytest.approx(float(alone), abs=1e-6)
 
 

@@ -69,7 +69,7 @@ def test_the_insertion_score_is_the_insertion_curve_stopped_at_the_patches() -> 
     heat = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(5))
     maps = heat.repeat_interleave(3, 1).repeat_interleave(3, 2)
     found = top_patches(model, images, maps, grid=4, count=4)
-    curve = metrics.insertion_curve(model, images, maps, step=4 * 9)
+    curve = metrics.Insertion(step=4 * 9).curve(metrics.Case(model, images, maps))
     torch.testing.assert_close(found.scores, curve.scores[:, 1])
     torch.testing.assert_close(found.background, curve.scores[:, 0])
     torch.testing.assert_close(found.full, curve.scores[:, -1])

@@ -8,7 +8,7 @@ from torch import nn
 
 from egcam.attribution import registry
 from egcam.evaluation.evaluate import evaluate
-from egcam.metrics.registry import names
+from egcam.metrics.registry import records
 from egcam.studies.config import load_study
 from egcam.studies.cost import estimated, image_passes, study_passes, unit_passes, usual_passes
 from egcam.studies.networks import NetworkFacts, describe_networks
@@ -21,7 +21,7 @@ from support.tiny_study import STUDY, write_study
 CHANNELS, SIZE = 12, 32
 # IROF has as many steps as the image has segments; randomisation as many stages as the model has layers.
 AT_MOST = {"irof", "model-randomization", "smooth-model-randomization"}
-EACH = {name: known for name, known in names().items() if not known.whole_set}
+EACH = {known.name: known for known in records() if not known.whole_set}
 # Where the paper's protocol sets nothing, it is the default.
 IN_PROTOCOLS = [(name, "default") for name in EACH] + [(name, "paper") for name in EACH if EACH[name].paper_options]
 # Permutations run what follows the layer, which is no pass.

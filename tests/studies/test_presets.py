@@ -219,11 +219,9 @@ def test_a_preset_runs_with_its_own_networks(data, tmp_path, name):
 
 
 def _taken(metric, options):
-    from inspect import signature
-
     from egcam.metrics.registry import metric as called
 
-    return {key: value for key, value in options.items() if key in signature(called(metric).function).parameters}
+    return {key: value for key, value in options.items() if key in called(metric).options()}
 
 
 @pytest.mark.parametrize("model", ALL)

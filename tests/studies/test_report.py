@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from egcam.errors import InputError
-from egcam.metrics.registry import names
+from egcam.metrics.registry import records
 from egcam.pages.escaping import in_latex, in_markdown
 from egcam.studies.manifest import ModelRecord
 from egcam.studies.records import Outcome, Unit
@@ -238,7 +238,7 @@ def test_sharpness_changes_the_example_maps_and_no_number(tmp_path):
 def test_every_metric_and_twelve_methods_fit(tmp_path):
     known = ["grad-cam", "grad-cam++", "hires-cam", "xgrad-cam", "layer-cam", "score-cam", "ablation-cam", "cam",
              "smooth-grad-cam++", "integrated-grad-cam", "slope-cam", "expected-grad-cam"]  # fmt: skip
-    metrics = [name for name, one in names().items() if not one.whole_set]
+    metrics = [one.name for one in records() if not one.whole_set]
     source = made(study(known, metrics), 3, lambda model, method, metric, image: len(method) + len(metric) * image)
     write_report(source, tmp_path)
     latex = (tmp_path / "report.tex").read_text()

@@ -194,7 +194,7 @@ def test_insertion_and_deletion_of_a_box() -> None:
     with torch.no_grad():
         ends = box_scores(model.head(model.backbone(torch.cat([images, torch.zeros_like(images)]))))
     model.least = float((ends[0, 0] + ends[2, 0]) / 2)
-    found = egcam.metrics.deletion(model, list(images), maps, targets, step=32)
+    found = egcam.metrics.Deletion(step=32)(model, list(images), maps, targets)
     for number, (place, target) in enumerate([(0, FIRST), (1, SECOND)]):
         order = maps[number].flatten().argsort(descending=True, stable=True)
         scores = []
@@ -224,7 +224,7 @@ def test_evaluate_measures_what_was_explained() -> None:
         metric_options={"max-sensitivity": {"samples": 2}},
     )
     maps = egcam.explain(model, list(images), "grad-cam", targets).heatmaps
-    expected = egcam.metrics.insertion_deletion(model, list(images), maps, targets)
+    expected = egcam.metrics.InsertionDeletion()(model, list(images), maps, targets)
     torch.testing.assert_close(torch.tensor(table.values("grad-cam", "insertion-deletion")), expected)
     assert torch.isfinite(torch.tensor(table.values("layer-cam", "max-sensitivity"))).all()
 
@@ -362,9 +362,9 @@ def test_similarity_to_an_image_is_to_its_embedding() -> None:
     )
     torch.testing.assert_close(texts.maps, wanted.maps)
     assert texts.label(0) == "similarity to an embedding"
-    scores = egcam.metrics.deletion(model, images[:2], wanted.heatmaps, Similarity(images[2]), step=128)
+    scores = egcam.metrics.Deletion(step=128)(model, images[:2], wanted.heatmaps, Similarity(images[2]))
     assert torch.equal(
-        scores, egcam.metrics.deletion(model, images[:2], wanted.heatmaps, Similarity(embedding), step=128)
+        scores, egcam.metrics.Deletion(step=128)(model, images[:2], wanted.heatmaps, Similarity(embedding))
     )
 
 

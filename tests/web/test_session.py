@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import egcam
 from egcam.errors import LayerError
-from egcam.metrics import insertion, sparseness
+from egcam.metrics import Insertion, Sparseness
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 from egcam.web.choices import Choices
@@ -174,9 +174,9 @@ def test_metrics_are_those_of_the_library(shared: SharedModel) -> None:
     assert tuple(row.metric for row in rows) == METRICS
     maps = explain(shared, photo, _choices(1), "grad-cam", _silent).explanation.heatmaps
     by_name = {row.metric: row.value for row in rows}
-    assert by_name["sparseness"] == pytest.approx(float(sparseness(maps)), rel=1e-4)
+    assert by_name["sparseness"] == pytest.approx(float(Sparseness()(maps)), rel=1e-4)
     step = round(32 * 32 / 16)
-    right = float(insertion(shared.classifier.model, photo.images, maps, 1, step=step))
+    right = float(Insertion(step)(shared.classifier.model, photo.images, maps, 1))
     assert by_name["insertion"] == pytest.approx(right, rel=1e-4)
 
 

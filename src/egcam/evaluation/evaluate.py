@@ -28,7 +28,7 @@ from egcam.metrics.case import AtLayer, Case
 from egcam.metrics.explaining import Explainer, made_by, maps_in
 from egcam.metrics.inputs import as_masks, chunks
 from egcam.metrics.perturb import Curve
-from egcam.metrics.registry import Metric, MetricError, Protocol, metric, names
+from egcam.metrics.registry import Metric, MetricError, Protocol, metric, records
 from egcam.metrics.timing import synchronise
 from egcam.metrics.undefined import Causes, causes_collected
 from egcam.models.class_names import Classes
@@ -154,7 +154,7 @@ def _silent(text: str) -> None:
 
 def _chosen_metrics(wanted: Sequence[str] | None, masks: Any) -> list[type[Metric]]:
     if wanted is None:
-        usual = [one for one in names().values() if one.paper]
+        usual = [one for one in records() if one.paper]
         return [one for one in usual if masks is not None or "masks" not in one.needs]
     if isinstance(wanted, str):
         wanted = [wanted]
@@ -357,7 +357,7 @@ class _Explained:
 
         def attempt(rows: tuple[int, ...]) -> None:
             with causes_collected() as undefined:
-                scores = one(self._case_of(rows)).tolist()
+                scores = one.of(self._case_of(rows)).tolist()
             values.update(zip(rows, scores, strict=True))
             causes.update({rows[place]: cause for place, cause in undefined.items()})
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from egcam.attribution.registry import create
 from egcam.errors import LayerError
 from egcam.imageops import size_of
-from egcam.metrics import insertion_deletion
+from egcam.metrics import InsertionDeletion
 from egcam.models.dimensions import as_batch, dimensions_of
 from egcam.models.inputs import ExtraInputs, plain_model
 from egcam.models.layers import FeatureLayer, feature_layers
@@ -90,7 +90,7 @@ def best_layer(
     found = []
     for name in names:
         explanation = create(method, model, layer=name, **options)(images, **extra)
-        scores = insertion_deletion(model, images, explanation, step=step, **extra)
+        scores = InsertionDeletion(step)(model, images, explanation, **extra)
         found.append(LayerScore(known[name], float(scores.nanmean()), scores))
     return sorted(found, key=lambda one: one.mean, reverse=True)
 

@@ -20,7 +20,7 @@ from egcam.figures.sheet import MARGIN, Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
 from egcam.imageops import in_double
 from egcam.metrics.perturb import Curve
-from egcam.metrics.registry import names
+from egcam.metrics.registry import metric, names
 
 Values = npt.NDArray[np.float64]
 
@@ -161,8 +161,8 @@ def _range(panels: Mapping[str, Mapping[str, MeanCurve]]) -> tuple[float, float]
 def _ranked(panels: Mapping[str, Mapping[str, MeanCurve]]) -> list[str]:
     """All methods, from the best in the first panel on."""
     name, first = next(iter(panels.items()))
-    metric = names().get(name)
-    higher = metric is None or metric.higher_is_better
+    known = metric(name) if name in names() else None
+    higher = known is None or known.higher_is_better
     ranked = sorted(first, key=lambda method: first[method].area, reverse=higher)
     return list(dict.fromkeys([*ranked, *(method for panel in panels.values() for method in panel)]))
 
@@ -173,8 +173,8 @@ def _areas(panels: Mapping[str, Mapping[str, MeanCurve]], method: str) -> str:
 
 
 def _titled(name: str) -> str:
-    metric = names().get(name)
-    return name.replace("-", " ") + (f" {metric.arrow}" if metric is not None else "")
+    known = metric(name) if name in names() else None
+    return name.replace("-", " ") + (f" {known.arrow}" if known is not None else "")
 
 
 def _draw(axes: Axes, name: str, panel: Mapping[str, MeanCurve], looks: Mapping[str, style.LineStyle]) -> None:

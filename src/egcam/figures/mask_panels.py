@@ -18,6 +18,7 @@ from egcam.errors import InputError
 from egcam.figures import style
 from egcam.figures.pictures import Picture, as_heat, as_rgb, draw_color_bar, draw_overlay, draw_picture
 from egcam.figures.sheet import BAR, BAR_WORDS, GAP, MARGIN, Sheet
+from egcam.metrics.case import Case
 from egcam.metrics.registry import MetricError, metric
 
 
@@ -35,7 +36,7 @@ def mask_scores(
         raise MetricError(f"{found.name} does not compare a map with a mask; a localization metric does")
     inside = torch.from_numpy(_as_mask(mask))[None]
     maps = {method: torch.from_numpy(np.array(as_heat(heat)))[None] for method, heat in heatmaps.items()}
-    return {method: float(found.function(heat, inside)[0]) for method, heat in maps.items()}
+    return {method: float(found().of(Case(heatmaps=heat, masks=inside))[0]) for method, heat in maps.items()}
 
 
 @style.context()

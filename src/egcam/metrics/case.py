@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +29,7 @@ from egcam.models.rows import check_rows
 from egcam.models.targets import Score, Target, known_classes, of_images
 
 T = TypeVar("T")
+Owner = TypeVar("Owner")
 
 
 @dataclass
@@ -83,11 +84,12 @@ class Case:
             baseline; None lets each image's values decide, and `assumed` says how.
 
     Example:
-        >>> from egcam.metrics import Deletion, Insertion
+        >>> from egcam.metrics import Deletion, Insertion, InsertionDeletion
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
         >>> case = Case(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4))
-        >>> Insertion(step=8)(case).shape, Deletion(step=8)(case).shape  # one pass of the images for both
-        (torch.Size([2]), torch.Size([2]))
+        >>> both = InsertionDeletion().of(case)
+        >>> torch.equal(both, Insertion().of(case) - Deletion().of(case))  # no further pass
+        True
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Case:
         self._foreseen: dict[Hashable, tuple[int, int]] = {}
         self.causes, self.unusable = Causes(), Causes()
         self.curves: dict[str, Curve] = {}
+        self._is_running = False
 
     def explained(
         self,
@@ -260,16 +263,22 @@ class Case:
         return found
 
     @property
-    def running(self) -> tuple[nn.Module, torch.device]:
-        """The model that may be run, and where."""
+    def _model_and_place(self) -> tuple[nn.Module, torch.device]:
+        """The model that may be run, and the device."""
         if self._model is None or self._images is None:
             return nn.Identity(), torch.device("cpu")
         return self._model, self._images.device
 
     def run(self, call: Callable[[], T]) -> T:
         """Call with the model in eval mode and without gradients; it comes back as it was."""
-        with forward_only(*self.running):
+        if self._is_running:
             return call()
+        self._is_running = True
+        try:
+            with forward_only(*self._model_and_place):
+                return call()
+        finally:
+            self._is_running = False
 
     def scorer(self, score: CurveScore = "probability") -> Scorer:
         """Scores the images' classes, of the images and of altered copies; they themselves are passed once in all."""
@@ -386,6 +395,16 @@ class Case:
             (key, most, with_outputs), lambda: measure_perturbed(self, noise, most, with_outputs, seed, exact_zeros)
         )
         return found.first(samples)
+
+
+def within_run(method: Callable[[Owner, Case], T]) -> Callable[[Owner, Case], T]:
+    """A metric's method whose passes are made as `Case.run` makes them, wherever it is called."""
+
+    @wraps(method)
+    def run(metric: Owner, case: Case) -> T:
+        return case.run(lambda: method(metric, case))
+
+    return run
 
 
 def shown(images: Tensor, maps: Tensor, empty: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from egcam.imageops import in_double
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.layer_space import on_cells, one_layer, played_with_others, reshape_of, usable_rows
-from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
+from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
 from egcam.models.inputs import is_listed, stacked
 from egcam.models.layers import Layer
@@ -133,7 +133,7 @@ def _orders(count: int, cells: int, seed: int, reference: int) -> Iterator[Tenso
     "in absent cells.",
 )
 @dataclass(frozen=True)
-class ShapleyAgreement(Metric):
+class ShapleyAgreement(ModelMetric):
     """Correlation of the map with the Shapley values of its layer's cells; higher is better.
 
         score = corr over the cells of (a, phi)        phi: `egcam.truth.cell_shapley`
@@ -155,11 +155,6 @@ class ShapleyAgreement(Metric):
         score: "logit", "probability" or "sigmoid".
         seed: of the permutations.
         reshape: how the layer's output becomes maps; None is as it did when the map was made.
-
-    Example:
-        >>> net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval()
-        >>> shapley_agreement(net, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), layer="1", samples=2).shape
-        torch.Size([2])
     """
 
     layer: str | None = None
@@ -172,7 +167,6 @@ class ShapleyAgreement(Metric):
     reshape: Any = None
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the correlations."""
         if self.measure not in ("pearson", "rank", "cosine"):
             raise InputError(f"measure is 'pearson', 'rank' or 'cosine', not {self.measure!r}")
         if check_positive("permutations", self.permutations) < check_positive("samples", self.samples):
@@ -208,9 +202,6 @@ class ShapleyAgreement(Metric):
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""
         return CLEAN, Work(self._key(self.layer, self.reshape), 2 + self.samples, any_map=True)
-
-
-shapley_agreement = ShapleyAgreement.function
 
 
 @dataclass(frozen=True)

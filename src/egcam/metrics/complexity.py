@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from egcam.metrics.case import Case
-from egcam.metrics.registry import Metric, register
+from egcam.metrics.registry import MapMetric, register
 from egcam.metrics.sorting import ascending
 
 
@@ -31,11 +31,10 @@ def _mass(maps: Tensor) -> Tensor:
     better="lower",
     label="CP",
     meaning="The entropy of the map: low if it is concentrated in few places.",
-    needs=["heatmaps"],
     paper=True,
 )
 @dataclass(frozen=True)
-class Complexity(Metric):
+class Complexity(MapMetric):
     """Entropy of the map's mass, in nats (Bhatt et al. 2020); lower is better.
 
         q = |a| / Σ|a|        Complexity = -Σ_i q_i ln q_i
@@ -44,12 +43,11 @@ class Complexity(Metric):
     One pixel scores 0. Free of the map's scale.
 
     Example:
-        >>> complexity(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
+        >>> Complexity()(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
         tensor([0.0000, 1.3863])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         mass = _mass(case.maps)
         entropy: Tensor = torch.special.entr(mass / mass.sum(1, keepdim=True)).sum(1)
         return entropy
@@ -61,11 +59,10 @@ class Complexity(Metric):
     better="higher",
     label="SP",
     meaning="The Gini index of the map: near 1 if it is concentrated in few places, 0 if it is uniform.",
-    needs=["heatmaps"],
     paper=True,
 )
 @dataclass(frozen=True)
-class Sparseness(Metric):
+class Sparseness(MapMetric):
     """Gini index of the map's mass (Chalasani et al. 2020); higher is better.
 
     With |a| sorted ascending, |a|_(1) ≤ … ≤ |a|_(D):
@@ -76,17 +73,12 @@ class Sparseness(Metric):
     the map first, which moves the figure in the seventh digit. Free of the map's scale.
 
     Example:
-        >>> sparseness(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
+        >>> Sparseness()(torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]))
         tensor([0.7500, 0.0000])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         mass = _mass(case.maps)
         mass, count = ascending(mass), mass.shape[1]
         weight = torch.arange(1 - count, count, 2, device=mass.device, dtype=mass.dtype)
         return (mass @ weight) / (count * mass.sum(1))
-
-
-complexity = Complexity.function
-sparseness = Sparseness.function

@@ -15,19 +15,23 @@ from torch import Tensor
 
 from egcam.imageops import size_of, upsampled
 from egcam.metrics.baselines import Baseline
-from egcam.metrics.case import Case, shown
+from egcam.metrics.case import Case, shown, within_run
 from egcam.metrics.explaining import maps_in_batches
-from egcam.metrics.functions import function_of
 from egcam.metrics.imputation import SHARES, RoadBothOrders
 from egcam.metrics.inputs import chunks, scaled_by_peak
-from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
+from egcam.metrics.registry import CLEAN, ExplainerMetric, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson
 from egcam.models.targets import Score, of_images
 
 
 @dataclass(frozen=True)
-class _OfConfidence(Metric):
-    """A comparison of the score before and after."""
+class ConfidenceMetric(ModelMetric):
+    """A comparison of the score before and after.
+
+    Attributes:
+        baseline: what shows where the map is 0.
+        score: "probability" or "sigmoid".
+    """
 
     baseline: Baseline = "zero"
     score: Score = "probability"
@@ -36,6 +40,7 @@ class _OfConfidence(Metric):
     def _key(self) -> Any:
         return work_key("shown", self.baseline, self.score)
 
+    @within_run
     def confidence(self, case: Case) -> tuple[Tensor, Tensor]:
         """(N,) scores of the images and (N,) of the images seen through their maps."""
         return case.shown_through_maps(self._key, self.baseline, self.score)
@@ -54,25 +59,20 @@ class _OfConfidence(Metric):
     many_ties=True,
 )
 @dataclass(frozen=True)
-class AverageDrop(_OfConfidence):
+class AverageDrop(ConfidenceMetric):
     """Share of the score lost when only the map is shown (Chattopadhay et al. 2018); lower is better.
 
         AD = max(0, p_y(x) - p_y(x seen through a)) / p_y(x)
 
     Conventions: a share, 0 to 1, not per cent. Free of the map's scale.
 
-    Attributes:
-        baseline: what shows where the map is 0.
-        score: "probability" or "sigmoid".
-
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> average_drop(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
+        >>> AverageDrop()(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
         tensor([0., 0.])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         return _drop(*self.confidence(case))
 
 
@@ -91,25 +91,20 @@ def _drop(before: Tensor, after: Tensor) -> Tensor:
     many_ties=True,
 )
 @dataclass(frozen=True)
-class IncreaseInConfidence(_OfConfidence):
+class IncreaseInConfidence(ConfidenceMetric):
     """1 where showing only the map raises the score, else 0 (Chattopadhay et al. 2018); higher is better.
 
         IC = [p_y(x seen through a) > p_y(x)]
 
     Conventions: its mean over images is the published rate. Free of the map's scale.
 
-    Attributes:
-        baseline: what shows where the map is 0.
-        score: "probability" or "sigmoid".
-
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> increase_in_confidence(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
+        >>> IncreaseInConfidence()(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
         tensor([0., 0.])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         before, after = self.confidence(case)
         return torch.where((after - before).isfinite(), (after > before).to(before), float("nan"))
 
@@ -123,7 +118,7 @@ class IncreaseInConfidence(_OfConfidence):
     many_ties=True,
 )
 @dataclass(frozen=True)
-class AverageGain(_OfConfidence):
+class AverageGain(ConfidenceMetric):
     """Share of the missing score gained when only the map is shown (Zhang et al. 2024); higher is better.
 
         AG = max(0, p_y(x seen through a) - p_y(x)) / (1 - p_y(x))
@@ -131,18 +126,13 @@ class AverageGain(_OfConfidence):
     Conventions: a share, 0 to 1, not per cent; the counterpart of Average Drop; 0 where there was nothing to
     gain. Free of the map's scale.
 
-    Attributes:
-        baseline: what shows where the map is 0.
-        score: "probability" or "sigmoid".
-
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> average_gain(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
+        >>> AverageGain()(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
         tensor([0., 0.])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         before, after = self.confidence(case)
         full = before >= 1
         return torch.where(full, 0.0 * after, (after - before).clamp(min=0) / torch.where(full, 1.0, 1 - before))
@@ -156,11 +146,10 @@ class AverageGain(_OfConfidence):
     title="ADCC",
     meaning="Three in one: whether the map stays the same when only what it shows is left, is concentrated, and keeps "
     "the class score.",
-    needs=["model", "explainer"],
     reuses_maps=True,
 )
 @dataclass(frozen=True)
-class Adcc(Metric):
+class Adcc(ExplainerMetric):
     """Harmonic mean of coherency, simplicity and kept confidence (Poppi et al. 2021); higher is better.
 
         ADCC = 3 / ( 1/Coherency + 1/(1 - mean h) + 1/(1 - AD) )
@@ -171,18 +160,12 @@ class Adcc(Metric):
     Attributes:
         baseline: what shows where the map is 0.
         score: "probability" or "sigmoid".
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> adcc(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
     """
 
     baseline: Baseline = "zero"
     score: Score = "probability"
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         coherency, simplicity, after = _seen_through_map(case, self.baseline, self.score)
         kept = 1 - _drop(case.scorer(self.score).clean, after)
         return _harmonic_mean(coherency, simplicity, kept)
@@ -200,16 +183,15 @@ class Adcc(Metric):
     title="ARCC",
     meaning="Three in one: whether the map stays the same when only what it shows is left, is concentrated, and does "
     "well on ROAD in both orders.",
-    needs=["model", "explainer"],
     reuses_maps=True,
 )
 @dataclass(frozen=True)
-class Arcc(Metric):
+class Arcc(ExplainerMetric):
     """Harmonic mean of coherency, simplicity and ROAD from both ends (Domeniconi et al. 2026); higher is better.
 
         ARCC = 3 / ( 1/Coherency + 1/(1 - mean h) + 1/R ),   R = 2 * ROAD from both ends, cut to [0, 1]
 
-    ADCC with the drop of the masked image, which large maps do well in, replaced; see `adcc` and `road_both_orders`.
+    ADCC with the drop of the masked image, which large maps do well in, replaced; see `Adcc` and `RoadBothOrders`.
 
     Attributes:
         baseline: what shows where the map is 0.
@@ -217,11 +199,6 @@ class Arcc(Metric):
         noise: standard deviation of the noise on filled-in pixels.
         score: "probability" or "sigmoid".
         seed: of the noise.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> arcc(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
     """
 
     baseline: Baseline = "zero"
@@ -231,7 +208,6 @@ class Arcc(Metric):
     seed: int = 0
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         coherency, simplicity, _ = _seen_through_map(case, self.baseline, self.score)
         road = RoadBothOrders(self.shares, self.noise, self.score, self.seed).scores(case)
         return _harmonic_mean(coherency, simplicity, (2 * road).clamp(0, 1))
@@ -265,23 +241,3 @@ def _harmonic_mean(coherency: Tensor, simplicity: Tensor, third: Tensor) -> Tens
     harmonic = 3 / (1 / torch.where(positive, terms, 1.0)).sum(0)
     # NaN terms are not positive either, and must stay visible.
     return torch.where(positive, harmonic, torch.where(terms.isfinite().all(0), 0.0, float("nan")))
-
-
-average_drop = AverageDrop.function
-increase_in_confidence = IncreaseInConfidence.function
-average_gain = AverageGain.function
-adcc = Adcc.function
-arcc = Arcc.function
-masked_confidence = function_of(
-    AverageDrop,
-    AverageDrop.confidence,
-    """(N,) scores of the images and (N,) of the images seen through their maps: what three metrics share.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> before, after = masked_confidence(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
-        >>> torch.allclose(before, after)
-        True
-    """,
-    name="masked_confidence",
-)

@@ -19,13 +19,12 @@ from egcam.attribution.segments import as_segments, superpixels
 from egcam.errors import InputError, check_known
 from egcam.imageops import Size, along, by_row, has_double, size_of, upsampled
 from egcam.metrics.baselines import Baseline
-from egcam.metrics.case import Case
-from egcam.metrics.functions import function_of
+from egcam.metrics.case import Case, within_run
 from egcam.metrics.inputs import Maps, as_maps, check_positive, scaled_by_peak
 from egcam.metrics.neighbours import neighbour_shares, standardised, standardised_cells
 from egcam.metrics.noise import generator
 from egcam.metrics.perturb import Curve, group_sums, pixels_per_step, relevance_ranks, replaced_scores, steps_of
-from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
+from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
 from egcam.models.targets import Score, by_class
@@ -34,10 +33,16 @@ InfidelityScale = Literal["best", "unit-sum", "raw"]
 
 
 @dataclass(frozen=True)
-class _OfCurve(Metric):
+class CurveMetric(ModelMetric):
     """Read off the score's curve while pixels are replaced in the map's order; the area under it unless said otherwise.
 
-    Metrics that ask for the same curve share it.
+    Conventions: ties in reading order; `step` is one row's worth of pixels (224 at 224 px), the last one may be
+    smaller. Only the order of the map matters. Metrics of one case that ask for the same curve share it.
+
+    Attributes:
+        step: pixels replaced at once.
+        baseline: what they become, or are put into; see `egcam.metrics.replacement`.
+        score: "probability", "logit" or "sigmoid".
     """
 
     step: int | None = None
@@ -51,6 +56,7 @@ class _OfCurve(Metric):
     def _what(self, step: int) -> tuple[Baseline, int, Score, bool, bool]:
         return self.baseline, step, self.score, self.inserting, self.most_relevant_first
 
+    @within_run
     def curve(self, case: Case) -> Curve:
         """The score while pixels are replaced."""
         what = self._what(pixels_per_step(self.step, case.images))
@@ -60,7 +66,6 @@ class _OfCurve(Metric):
         return found
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the areas."""
         return self.curve(case).area()
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
@@ -80,7 +85,7 @@ class _OfCurve(Metric):
     paper_options={"step": 224, "baseline": "darkest"},
 )
 @dataclass(frozen=True)
-class FaithfulnessEstimate(Metric):
+class FaithfulnessEstimate(ModelMetric):
     """Correlation of attributed and real effect of groups of pixels (Alvarez-Melis 2018); higher is better.
 
     Pixels are sorted by a and cut into groups S of `step`; each group alone is replaced by the baseline:
@@ -100,7 +105,7 @@ class FaithfulnessEstimate(Metric):
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2, bias=False))
         >>> images = torch.rand(2, 1, 4, 4) + 1
         >>> maps = model[1].weight[0].view(4, 4) * images[:, 0]
-        >>> [round(value, 3) for value in faithfulness_estimate(model, images, maps, 0, step=1, baseline=0.0).tolist()]
+        >>> [round(value, 3) for value in FaithfulnessEstimate(step=1, baseline=0.0)(model, images, maps, 0).tolist()]
         [1.0, 1.0]
     """
 
@@ -109,7 +114,6 @@ class FaithfulnessEstimate(Metric):
     score: Score = "logit"
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         images, maps = case.images, case.maps
         step = pixels_per_step(self.step, images)
         groups, count = relevance_ranks(maps) // step, steps_of(step, maps[0].numel())
@@ -137,31 +141,21 @@ class FaithfulnessEstimate(Metric):
     paper_options={"step": 224, "baseline": "darkest", "quantus": True},
 )
 @dataclass(frozen=True)
-class PixelFlipping(_OfCurve):
+class PixelFlipping(CurveMetric):
     """Area under the score while pixels are flipped, most relevant first (Bach et al. 2015); lower is better.
 
         PF = ∫_0^1 p_y(x with its share t of most relevant pixels replaced) dt      (trapezoid, both ends)
 
-    Conventions: ties in reading order; `step` is one row's worth of pixels (224 at 224 px).
-    protocol="paper": step 224, `quantus`, and each image's smallest value as black. Only the order of the map matters.
+    protocol="paper": step 224, `quantus`, and each image's smallest value as black.
 
     Attributes:
-        step: pixels flipped at once.
-        baseline: what they become, see `egcam.metrics.baselines`.
-        score: "probability", "logit" or "sigmoid".
         quantus: the area of Quantus 0.4.4: the unaltered first point left out and unit spacing, so that it
             grows with the number of steps, up to 223 at 224 px.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> pixel_flipping(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
     """
 
     quantus: bool = False
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         curve = self.curve(case)
         return torch.trapezoid(curve.scores[:, 1:], dx=1.0, dim=1) if self.quantus else curve.area()
 
@@ -176,23 +170,13 @@ class PixelFlipping(_OfCurve):
     paper=True,
 )
 @dataclass(frozen=True)
-class Insertion(_OfCurve):
+class Insertion(CurveMetric):
     """Area under the score while the most relevant pixels come first (RISE, Petsiuk et al. 2018); higher is better.
 
         Insertion = ∫_0^1 p_y(blurred x with its share t of most relevant pixels restored) dt
 
-    Conventions: as in `deletion`; the start is x under an 11 x 11 Gaussian window of σ = 5 whose border is
-    repeated (RISE pads with zeros, which darkens the edges).
-
-    Attributes:
-        step: pixels inserted at once.
-        baseline: what they are inserted into, see `egcam.metrics.baselines`.
-        score: "probability", "logit" or "sigmoid".
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> insertion(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
+    Conventions: the start is x under an 11 x 11 Gaussian window of σ = 5 whose border is repeated (RISE pads with
+    zeros, which darkens the edges).
     """
 
     baseline: Baseline = "blur"
@@ -211,25 +195,14 @@ class Insertion(_OfCurve):
     paper=True,
 )
 @dataclass(frozen=True)
-class Deletion(_OfCurve):
+class Deletion(CurveMetric):
     """Area under the score while the most relevant pixels go first (RISE, Petsiuk et al. 2018); lower is better.
 
         Deletion = ∫_0^1 p_y(x with its share t of most relevant pixels set to the baseline) dt
 
     Conventions: trapezoid over the share of pixels with both ends, so a last step that is smaller counts for
-    less; `step` is one row's worth of pixels (224 at 224 px, as RISE); deleted pixels become 0, the training
-    mean of normalised images; ties in reading order. The paper's own figures come from a library that is not
-    available: this follows RISE. Only the order of the map matters.
-
-    Attributes:
-        step: pixels deleted at once.
-        baseline: what they become, see `egcam.metrics.baselines`.
-        score: "probability", "logit" or "sigmoid".
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> deletion(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
+    less; deleted pixels become 0, the training mean of normalised images. The paper's own figures come from a library
+    that is not available: this follows RISE.
     """
 
     baseline: Baseline = "zero"
@@ -247,19 +220,16 @@ class Deletion(_OfCurve):
     paper=True,
 )
 @dataclass(frozen=True)
-class InsertionDeletion(Metric):
-    """Insertion minus deletion; higher is better. Conventions and options as in the two.
+class InsertionDeletion(ModelMetric):
+    """Insertion minus deletion; higher is better.
+
+    Conventions and options as in the two.
 
     Attributes:
         step: pixels changed at once.
         insertion_baseline: what they are inserted into.
         deletion_baseline: what they become.
         score: "probability", "logit" or "sigmoid".
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> insertion_deletion(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
     """
 
     step: int | None = None
@@ -273,13 +243,13 @@ class InsertionDeletion(Metric):
         inserting = Insertion(self.step, self.insertion_baseline, self.score)
         return inserting, Deletion(self.step, self.deletion_baseline, self.score)
 
+    @within_run
     def curves(self, case: Case) -> tuple[Curve, Curve]:
         """Both curves, insertion first."""
         inserting, deleting = self.both
         return inserting.curve(case), deleting.curve(case)
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         inserted, deleted = self.curves(case)
         return inserted.area() - deleted.area()
 
@@ -300,7 +270,7 @@ class InsertionDeletion(Metric):
     paper_options={"baseline": "grey", "quantus": True},
 )
 @dataclass(frozen=True)
-class Irof(Metric):
+class Irof(ModelMetric):
     """Area over the relative score while superpixels are removed (Rieger & Hansen 2020); higher is better.
 
     L segments are sorted by their mean a and replaced one after the other, x_k having lost k of them:
@@ -319,12 +289,6 @@ class Irof(Metric):
         baseline: what removed segments become.
         score: "probability", "logit" or "sigmoid".
         quantus: L - the area with unit spacing without the first point.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> quarters = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]])
-        >>> irof(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), segments=quarters).shape
-        torch.Size([2])
     """
 
     segments: Any = None
@@ -333,6 +297,7 @@ class Irof(Metric):
     score: Score = "probability"
     quantus: bool = False
 
+    @within_run
     def curve(self, case: Case) -> Curve:
         """p_y(x_k) / p_y(x) over k / L; rows with fewer segments than the longest end in copies of their last point."""
         images = case.images
@@ -351,7 +316,6 @@ class Irof(Metric):
         return Curve(places.to(scores) / counts[:, None], scores)
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         curve = self.curve(case)
         if not self.quantus:
             return 1 - curve.area()
@@ -387,7 +351,7 @@ def _segments_by_relevance(maps: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     paper=True,
 )
 @dataclass(frozen=True)
-class Sufficiency(Metric):
+class Sufficiency(ModelMetric):
     """Share of the images with a similar map that get the same prediction (Dasgupta et al. 2022); higher is better.
 
     With |a| divided by its maximum, v_p the variance of pixel p over the set, and the distance
@@ -401,17 +365,11 @@ class Sufficiency(Metric):
 
     Attributes:
         threshold: the distance, as a share of the largest, up to which maps are neighbours.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> sufficiency(model, torch.rand(4, 3, 4, 4), torch.rand(4, 4, 4)).shape
-        torch.Size([4])
     """
 
     threshold: float = 0.6
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         predicted = by_class(case.logits, case.names).argmax(1)
         maps = case.maps
         return _sufficiency(maps, Causes(case.unusable), predicted, self.threshold, case.causes)
@@ -422,7 +380,7 @@ class Sufficiency(Metric):
 
 
 def sufficiency_of(heatmaps: Maps, predictions: Tensor, threshold: float = 0.6) -> Tensor:
-    """`sufficiency` where the predictions are known: no model, no pass.
+    """`Sufficiency` where the predictions are known: no model, no pass.
 
     Args:
         heatmaps: (N, H, W) maps of the whole set, or an explanation.
@@ -484,7 +442,7 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
     paper_options={"patch": "paper", "scale": "unit-sum", "baseline": "darkest"},
 )
 @dataclass(frozen=True)
-class Infidelity(Metric):
+class Infidelity(ModelMetric):
     """How far the map is from predicting what removing a patch does (Yeh et al. 2019); lower is better.
 
     Each square patch of a grid is replaced by the baseline in turn; I is x less the altered image:
@@ -510,7 +468,7 @@ class Infidelity(Metric):
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2, bias=False))
         >>> maps = model[1].weight[1].view(1, 4, 4)
-        >>> bool(infidelity(model, torch.rand(1, 1, 4, 4), maps, 1, scale="raw") < 1e-10)
+        >>> bool(Infidelity(scale="raw")(model, torch.rand(1, 1, 4, 4), maps, 1) < 1e-10)
         True
     """
 
@@ -521,7 +479,6 @@ class Infidelity(Metric):
     score: Score = "logit"
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         check_known(self.scale, get_args(InfidelityScale), "scale")
         images, maps = case.images, case.maps
         groups, count = _patch_grid(images, patch_sides(self.patch, size_of(images)))
@@ -533,6 +490,7 @@ class Infidelity(Metric):
             said = said.cumsum(1)
         return (_scaling(self.scale, said, drops, maps) * said - drops).square().mean(1)
 
+    @within_run
     def patch_drops(self, case: Case) -> Tensor:
         """(N, patches) how much the score falls when each patch is replaced: the part that no map plays in."""
         return self._drops(case, case.replacement(self.baseline))
@@ -621,7 +579,7 @@ def _scaling(scale: str, said: Tensor, drops: Tensor, maps: Tensor) -> Tensor:
     "class score.",
 )
 @dataclass(frozen=True)
-class SensitivityN(Metric):
+class SensitivityN(ModelMetric):
     """Correlation of attributed and real effect of random sets of n pixels (Ancona et al. 2018); higher is better.
 
         Sensitivity-n = mean_n Pearson_S( Σ_{i in S} a_i ,  f_y(x) - f_y(x with S replaced) ),   |S| = n
@@ -635,11 +593,6 @@ class SensitivityN(Metric):
         baseline: what replaces pixels.
         score: "logit", "probability" or "sigmoid".
         seed: of the sets.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> sensitivity_n(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), subsets=5).shape
-        torch.Size([2])
     """
 
     shares: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -649,7 +602,6 @@ class SensitivityN(Metric):
     seed: int = 0
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         images, maps, subsets = case.images, case.maps, check_positive("subsets", self.subsets)
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
             raise InputError(f"shares must lie above 0 and up to 1, got {self.shares}")
@@ -693,23 +645,13 @@ def _random_places(images: Tensor, seed: int, subsets: int) -> Tensor:
     meaning="Pixels are added, the least important ones first; the share of steps that do not lower the class score.",
 )
 @dataclass(frozen=True)
-class Monotonicity(_OfCurve):
+class Monotonicity(CurveMetric):
     """Share of steps that do not lower the score, least relevant added first (Arya et al. 2019); higher is better.
 
         Monotonicity = #{k : p_y(x_k) ≥ p_y(x_{k-1})} / K,   x_0 the baseline, x_K the image
 
-    Conventions: ties in reading order; `step` is one row's worth of pixels. Only the order of the map matters.
-
     Attributes:
-        step: pixels added at once.
-        baseline: what they are added to.
-        score: "probability", "logit" or "sigmoid".
         strict: Arya's own yes or no: 1 when every step rises or stays, else 0.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> monotonicity(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
     """
 
     strict: bool = False
@@ -718,106 +660,7 @@ class Monotonicity(_OfCurve):
     most_relevant_first: ClassVar[bool] = False
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         curve = self.curve(case)
         case.undefined(~curve.scores.isfinite().all(1), "the model's output is not finite")
         rising = (curve.scores.diff(dim=1) >= 0).to(curve.scores)
         return rising.amin(1) if self.strict else rising.mean(1)
-
-
-faithfulness_estimate = FaithfulnessEstimate.function
-pixel_flipping = PixelFlipping.function
-insertion = Insertion.function
-deletion = Deletion.function
-insertion_deletion = InsertionDeletion.function
-irof = Irof.function
-sufficiency = Sufficiency.function
-infidelity = Infidelity.function
-sensitivity_n = SensitivityN.function
-monotonicity = Monotonicity.function
-
-pixel_flipping_curve = function_of(
-    PixelFlipping,
-    PixelFlipping.curve,
-    """The score while pixels are flipped to the baseline, most relevant first; options as in `pixel_flipping`.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> pixel_flipping_curve(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).scores.shape
-        torch.Size([2, 5])
-    """,
-    name="pixel_flipping_curve",
-    without=["quantus"],
-)
-deletion_curve = function_of(
-    Deletion,
-    Deletion.curve,
-    """The score while pixels are deleted, most relevant first; options as in `deletion`.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> deletion_curve(model, torch.rand(1, 3, 4, 4), torch.rand(1, 4, 4)).fractions.tolist()
-        [[0.0, 0.25, 0.5, 0.75, 1.0]]
-    """,
-    name="deletion_curve",
-)
-insertion_curve = function_of(
-    Insertion,
-    Insertion.curve,
-    """The score while pixels are inserted into the baseline, most relevant first; options as in `insertion`.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> insertion_curve(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4), step=8).scores.shape
-        torch.Size([2, 3])
-    """,
-    name="insertion_curve",
-)
-insertion_deletion_curves = function_of(
-    InsertionDeletion,
-    InsertionDeletion.curves,
-    """Both curves, insertion first, from one pass over the unaltered images; options as in `insertion_deletion`.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> inserted, deleted = insertion_deletion_curves(model, torch.rand(1, 3, 4, 4), torch.rand(1, 4, 4))
-        >>> bool(inserted.scores[0, -1] == deleted.scores[0, 0])
-        True
-    """,
-    name="insertion_deletion_curves",
-)
-irof_curve = function_of(
-    Irof,
-    Irof.curve,
-    """p_y(x_k) / p_y(x) while superpixels are removed, most relevant first; options as in `irof`.
-
-    The fractions are those of the number of segments, k / L. A row with fewer segments than the longest ends
-    in copies of its last point.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> quarters = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]])
-        >>> irof_curve(model, torch.rand(1, 3, 4, 4), torch.rand(1, 4, 4), segments=quarters).scores.shape
-        torch.Size([1, 5])
-    """,
-    name="irof_curve",
-    without=["quantus"],
-)
-patch_drops = function_of(
-    Infidelity,
-    Infidelity.patch_drops,
-    """(N, patches) how much the score falls when each patch of a grid is replaced: infidelity's part without maps.
-
-        d_k = f_y(x) - f_y(x with patch k replaced)
-
-    Options as in `infidelity`. To score many maps of the same images, let them share it: see `egcam.metrics.Case`.
-
-    Example:
-        >>> model, images = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)), torch.rand(1, 1, 4, 4)
-        >>> patch_drops(model, images, 1, patch=2).shape
-        torch.Size([1, 4])
-    """,
-    name="patch_drops",
-    needs=["model"],
-    without=["scale"],
-)

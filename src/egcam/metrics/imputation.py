@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from egcam.errors import InputError
-from egcam.metrics.case import Case
+from egcam.metrics.case import Case, within_run
 from egcam.metrics.filling_in import fill_in
-from egcam.metrics.functions import function_of
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, relevance_ranks
-from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.metrics.registry import CLEAN, ModelMetric, Work, register
 from egcam.metrics.scoring import CurveScore
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -30,7 +29,7 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     "the map finds what the network cannot do without.",
 )
 @dataclass(frozen=True)
-class Road(Metric):
+class Road(ModelMetric):
     """Mean score after the most relevant pixels were imputed (Rong et al. 2022); lower is better.
 
         ROAD = mean_q p_y(x with its share q of most relevant pixels imputed)
@@ -49,11 +48,6 @@ class Road(Metric):
         most_relevant_first: which end of the order goes.
         score: "probability", "accuracy", "logit" or "sigmoid".
         seed: of the noise, which depends on the share only.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> road(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
     """
 
     shares: tuple[float, ...] = SHARES
@@ -62,6 +56,7 @@ class Road(Metric):
     score: CurveScore = "probability"
     seed: int = 0
 
+    @within_run
     def curve(self, case: Case) -> Curve:
         """The score after filling in the shares of the pixels."""
         images, maps, shares = case.images, case.maps, self.shares
@@ -94,7 +89,6 @@ class Road(Metric):
         return Curve(fractions.expand(len(images), -1), scores)
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         return self.curve(case).scores[:, 1:].mean(1)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
@@ -112,7 +106,7 @@ class Road(Metric):
     "important ones are.",
 )
 @dataclass(frozen=True)
-class RoadBothOrders(Metric):
+class RoadBothOrders(ModelMetric):
     """Half the gap between ROAD with the least and with the most relevant pixels imputed first; higher is better.
 
         score = mean_q ( p_y(x without its least relevant q) - p_y(x without its most relevant q) ) / 2
@@ -125,11 +119,6 @@ class RoadBothOrders(Metric):
         noise: standard deviation of the noise on filled-in pixels.
         score: "probability", "accuracy", "logit" or "sigmoid".
         seed: of the noise, which depends on the share only.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> road_both_orders(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).shape
-        torch.Size([2])
     """
 
     shares: tuple[float, ...] = SHARES
@@ -138,7 +127,6 @@ class RoadBothOrders(Metric):
     seed: int = 0
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         options = (self.score, self.seed)
         least, most = (Road(self.shares, self.noise, first, *options).scores(case) for first in (False, True))
         return (least - most) / 2
@@ -146,19 +134,3 @@ class RoadBothOrders(Metric):
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """Two passes for each share."""
         return CLEAN, Work(self.name, 2 * len(self.shares))
-
-
-road = Road.function
-road_both_orders = RoadBothOrders.function
-road_curve = function_of(
-    Road,
-    Road.curve,
-    """The score after filling in the given shares of the pixels; options as in `road`.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> road_curve(model, torch.rand(2, 3, 4, 4), torch.rand(2, 4, 4)).scores.shape
-        torch.Size([2, 10])
-    """,
-    name="road_curve",
-)

@@ -16,10 +16,10 @@ from egcam.attribution.options import Common
 from egcam.attribution.references import Normalisation, Reference, as_reference
 from egcam.errors import InputError
 from egcam.imageops import area_mean
-from egcam.metrics.case import Case
+from egcam.metrics.case import Case, within_run
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.perturb import Curve, relevance_ranks
-from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.metrics.registry import CLEAN, ModelMetric, Work, register
 from egcam.models.reading import Reshape
 from egcam.models.targets import Score, of_images
 
@@ -105,8 +105,21 @@ def _drawn(source: Reference, images: Tensor, samples: int, normalisation: Norma
 
 
 @dataclass(frozen=True)
-class _LayerCurve(Metric):
-    """What the two have in common."""
+class LayerCurveMetric(ModelMetric):
+    """What the two have in common.
+
+    Conventions: a map of the layer's size counts as it was made, another is averaged over each cell; ties in reading
+    order.
+
+    Attributes:
+        layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
+        reference: (M, C, H, W) images, preprocessed as the model expects, or a name, as for a method; None is
+            the photographs that come with the package.
+        samples: how many references are used for an image.
+        steps: of the curve.
+        score: "probability", "logit" or "sigmoid".
+        reshape: how the layer's output becomes maps; None is as it did when the map was made.
+    """
 
     layer: str | None = None
     reference: Any = None
@@ -117,6 +130,7 @@ class _LayerCurve(Metric):
 
     _inserts: ClassVar[bool]
 
+    @within_run
     def curve(self, case: Case) -> Curve:
         """The score while cells are swapped, the most relevant first."""
         check_positive("samples", self.samples)
@@ -151,7 +165,6 @@ class _LayerCurve(Metric):
         return torch.stack([swaps.scores(number, kept) for number in references]).mean(0)
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the areas."""
         return self.curve(case).area()
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
@@ -168,31 +181,13 @@ class _LayerCurve(Metric):
     "mean class score.",
 )
 @dataclass(frozen=True)
-class LayerInsertion(_LayerCurve):
+class LayerInsertion(LayerCurveMetric):
     """Area under the score while a layer's cells come from other images to the image; higher is better.
 
         score = area over s of  mean over references of p_y( A in the top share s of the cells, A' elsewhere )
 
     Every cell always comes from a real image, so nothing is blacked out or blurred, and only what follows the layer is
     run.
-
-    Conventions: a map of the layer's size counts as it was made, another is averaged over each cell; ties in reading
-    order. Without a `reference` the photographs that come with the package take its place.
-
-    Attributes:
-        layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
-        reference: (M, C, H, W) images, preprocessed as the model expects, or a name, as for a method; None is
-            photographs.
-        samples: how many references are used for an image.
-        steps: of the curve.
-        score: "probability", "logit" or "sigmoid".
-        reshape: how the layer's output becomes maps; None is as it did when the map was made.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),
-        ...                             torch.nn.Linear(32, 3))
-        >>> layer_insertion(model, torch.rand(2, 3, 6, 6), torch.rand(2, 6, 6)).shape
-        torch.Size([2])
     """
 
     _inserts: ClassVar[bool] = True
@@ -206,31 +201,12 @@ class LayerInsertion(_LayerCurve):
     meaning="Cells of a layer are taken from other images, the most important first; the mean class score.",
 )
 @dataclass(frozen=True)
-class LayerDeletion(_LayerCurve):
+class LayerDeletion(LayerCurveMetric):
     """Area under the score while a layer's cells go from the image to other images; lower is better.
 
         score = area over s of  mean over references of p_y( A' in the top share s of the cells, A elsewhere )
 
-    The reverse of `layer_insertion`, with the same conventions.
-
-    Attributes:
-        layer: by name; None is found as for any method, or is that of a map that was made with a `reshape`.
-        reference: (M, C, H, W) images, preprocessed as the model expects, or a name, as for a method; None is
-            photographs.
-        samples: how many references are used for an image.
-        steps: of the curve.
-        score: "probability", "logit" or "sigmoid".
-        reshape: how the layer's output becomes maps; None is as it did when the map was made.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(),
-        ...                             torch.nn.Linear(32, 3))
-        >>> layer_deletion(model, torch.rand(2, 3, 6, 6), torch.rand(2, 6, 6)).shape
-        torch.Size([2])
+    The reverse of `LayerInsertion`.
     """
 
     _inserts: ClassVar[bool] = False
-
-
-layer_insertion = LayerInsertion.function
-layer_deletion = LayerDeletion.function

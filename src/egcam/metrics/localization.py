@@ -17,10 +17,10 @@ from egcam.errors import InputError
 from egcam.imageops import area_mean, of_dimension
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
-from egcam.metrics.registry import Metric, register
+from egcam.metrics.registry import MaskMetric, register
 from egcam.metrics.sorting import count_true, kth_largest
 
-_on_object = partial(register, group="localization", better="higher", needs=["heatmaps", "masks"])
+_on_object = partial(register, group="localization", better="higher")
 """What all metrics here have in common."""
 
 
@@ -48,7 +48,7 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
     paper=True,
 )
 @dataclass(frozen=True)
-class AttributionLocalization(Metric):
+class AttributionLocalization(MaskMetric):
     """Share of the map's mass that lies on the object (Kohlbrenner et al. 2020); higher is better.
 
         AL = Σ_S |a| / Σ |a|        weighted: AL · D / |S|
@@ -59,14 +59,13 @@ class AttributionLocalization(Metric):
         weighted: divide by the object's share of the image.
 
     Example:
-        >>> attribution_localization(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        >>> AttributionLocalization()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([0.7500])
     """
 
     weighted: bool = False
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         maps, inside = _maps_and_masks(case)
         mass = maps.abs()
         scores = _share(_sum_inside(mass, inside), mass.sum(1))
@@ -94,7 +93,7 @@ def _hits_among_largest(maps: Tensor, inside: Tensor, counts: Tensor) -> Tensor:
     many_ties=True,
 )
 @dataclass(frozen=True)
-class TopKIntersection(Metric):
+class TopKIntersection(MaskMetric):
     """Share of the K most relevant pixels that lie on the object (Theiner et al. 2021); higher is better.
 
         TKI = |top-K(a) ∩ S| / K
@@ -106,14 +105,13 @@ class TopKIntersection(Metric):
         k: how many pixels.
 
     Example:
-        >>> top_k_intersection(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]), k=1)
+        >>> TopKIntersection(k=1)(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([1.])
     """
 
     k: int = 1000
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         maps, inside = _maps_and_masks(case)
         taken = min(check_positive("k", self.k), maps.shape[1])
         counts = torch.full((len(maps),), taken, device=maps.device)
@@ -128,7 +126,7 @@ class TopKIntersection(Metric):
     many_ties=True,
 )
 @dataclass(frozen=True)
-class RelevanceRankAccuracy(Metric):
+class RelevanceRankAccuracy(MaskMetric):
     """Share of the |S| most relevant pixels that lie on the object (Arras et al. 2022); higher is better.
 
         RRA = |top-|S|(a) ∩ S| / |S|
@@ -137,12 +135,11 @@ class RelevanceRankAccuracy(Metric):
     matters.
 
     Example:
-        >>> relevance_rank_accuracy(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        >>> RelevanceRankAccuracy()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([1.])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         maps, inside = _maps_and_masks(case)
         sizes = count_true(inside).clamp(min=1)
         return _hits_among_largest(maps, inside, sizes) / sizes
@@ -155,7 +152,7 @@ class RelevanceRankAccuracy(Metric):
     paper=True,
 )
 @dataclass(frozen=True)
-class RelevanceMassAccuracy(Metric):
+class RelevanceMassAccuracy(MaskMetric):
     """Share of the signed map that lies on the object (Arras et al. 2022); higher is better.
 
         RMA = Σ_S a / Σ a
@@ -164,12 +161,11 @@ class RelevanceMassAccuracy(Metric):
     map whose values cancel (|Σ a| below 1e-6 of Σ|a|) has no score. Free of the map's scale.
 
     Example:
-        >>> relevance_mass_accuracy(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        >>> RelevanceMassAccuracy()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([0.7500])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         maps, inside = _maps_and_masks(case)
         total, mass = maps.sum(1), maps.abs().sum(1)
         case.undefined((total.abs() <= 1e-6 * mass) & (mass > 0), "its map's positive and negative values cancel")
@@ -183,7 +179,7 @@ class RelevanceMassAccuracy(Metric):
     many_ties=True,
 )
 @dataclass(frozen=True)
-class PointingGame(Metric):
+class PointingGame(MaskMetric):
     """1 when the map's highest pixel is on the object, else 0 (Zhang et al. 2018); higher is better.
 
     Conventions: several highest pixels count by the share of them that hit; `tolerance` widens the object by
@@ -194,14 +190,13 @@ class PointingGame(Metric):
         tolerance: pixels by which the highest point may miss.
 
     Example:
-        >>> pointing_game(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        >>> PointingGame()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([1.])
     """
 
     tolerance: int = 0
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         maps, inside = case.maps, case.masks
         case.undefined(~inside.flatten(1).any(1), "its mask is empty")
         if self.tolerance < 0:
@@ -221,7 +216,7 @@ class PointingGame(Metric):
     meaning="The share of the map's positive mass that lies on the object.",
 )
 @dataclass(frozen=True)
-class EnergyPointingGame(Metric):
+class EnergyPointingGame(MaskMetric):
     """Share of the map's positive mass on the object (Score-CAM, Wang et al. 2020); higher is better.
 
         EBPG = Σ_S max(a, 0) / Σ max(a, 0)
@@ -229,12 +224,11 @@ class EnergyPointingGame(Metric):
     Conventions: a map without positive values scores 0. Free of the map's scale.
 
     Example:
-        >>> energy_pointing_game(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        >>> EnergyPointingGame()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
         tensor([0.7500])
     """
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         maps, inside = _maps_and_masks(case)
         energy = maps.clamp(min=0)
         return _share(_sum_inside(energy, inside), energy.sum(1))
@@ -246,7 +240,7 @@ class EnergyPointingGame(Metric):
     meaning="The share of the positive heat that lies in cells of the map that the object touches.",
 )
 @dataclass(frozen=True)
-class CellMassAccuracy(Metric):
+class CellMassAccuracy(MaskMetric):
     """Share of the positive heat in the cells of the map that the object touches; higher is better.
 
         CMA = Σ over cells that touch S of max(a, 0) / Σ max(a, 0)
@@ -261,14 +255,13 @@ class CellMassAccuracy(Metric):
 
     Example:
         >>> mask = torch.tensor([[[True, False, False, False]]])
-        >>> cell_mass_accuracy(torch.tensor([[[3.0, 1.0, -2.0, 0.0]]]), mask)
+        >>> CellMassAccuracy()(torch.tensor([[[3.0, 1.0, -2.0, 0.0]]]), mask)
         tensor([0.7500])
     """
 
     whole_cells: bool = True
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the shares."""
         _, inside = _maps_and_masks(case)
         if case.maps.ndim != 3:
             raise InputError(f"{self.name} is for maps of images, (N, H, W)")
@@ -303,12 +296,3 @@ def share_inside(maps: Tensor, masks: Tensor, whole_cells: bool = False) -> Tens
     total = heat.sum(1)
     share = (heat * inside.flatten(1)).sum(1) / torch.where(total > 0, total, 1.0)
     return torch.where(total.isfinite(), share, torch.nan)
-
-
-attribution_localization = AttributionLocalization.function
-relevance_mass_accuracy = RelevanceMassAccuracy.function
-top_k_intersection = TopKIntersection.function
-relevance_rank_accuracy = RelevanceRankAccuracy.function
-pointing_game = PointingGame.function
-energy_pointing_game = EnergyPointingGame.function
-cell_mass_accuracy = CellMassAccuracy.function

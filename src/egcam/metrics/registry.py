@@ -1,21 +1,28 @@
-"""What a metric is, and every metric by its name: a small frozen dataclass of its options, registered at the class."""
+"""What a metric is, and every metric by its name: a small frozen dataclass of its options, registered at the class.
+
+What a metric is called with says its base class: `MapMetric(heatmaps)`, `MaskMetric(heatmaps, masks)`,
+`ModelMetric(model, images, heatmaps, target)` or `ExplainerMetric(model, images, explainer, target)`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from egcam.attribution.references import Normalisation
 from egcam.errors import EgcamError, check_known, near_misses
+from egcam.metrics.case import Case
+from egcam.metrics.explaining import Explainer
+from egcam.metrics.inputs import Maps
 from egcam.metrics.noise import Noise
-from egcam.metrics.scoring import forward_only
 from egcam.metrics.undefined import settle
-
-if TYPE_CHECKING:
-    from egcam.metrics.case import Case
+from egcam.models.class_names import Classes
+from egcam.models.targets import Target
+from egcam.registry import Registry
 
 Group: TypeAlias = Literal[
     "faithfulness", "robustness", "complexity", "localization", "confidence", "sanity", "efficiency"
@@ -86,15 +93,13 @@ def total_passes(metrics: Iterable[Metric], size: int, explanation: int, any_map
 class Metric(ABC):
     """A measure of a map's quality: a frozen dataclass of its options that scores a `Case`.
 
-    What `register` knows of it is on the class: `name`, `label` (a short heading), `title` (the name in words),
-    `group`, `direction` and `higher_is_better`, `arrow`, `meaning` (a line for people), `needs` (what it is given, in
-    order: "model" stands for the model and the images), `whole_set` (whether it compares images with each other, so
-    that it must see all of them), `timed` (whether it measures time, so that nothing may run beside it),
-    `many_ties` (whether two maps often have the same score), `paper` (whether it is one of the paper's nineteen
-    estimators or its running time), `paper_options` (those of protocol="paper") and `function`, the same metric as a
-    function.
+    Subclass one of the four kinds, which say what the metric is called with; or this one, with `needs` on the class,
+    for a metric that is only ever scored `of` a case. What `register` knows of it is on the class: `name`, `label` (a
+    short heading), `title` (the name in words), `group`, `direction` and `higher_is_better`, `arrow`, `meaning` (a line
+    for people), `reuses_maps`, `whole_set`, `timed`, `many_ties`, `paper` and `paper_options`; see there.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = ()  # what it is given, in order; "model" is the model and the images
     name: ClassVar[str]
     label: ClassVar[str]
     title: ClassVar[str]
@@ -103,14 +108,12 @@ class Metric(ABC):
     higher_is_better: ClassVar[bool]
     arrow: ClassVar[str]
     meaning: ClassVar[str]
-    needs: ClassVar[tuple[Need, ...]]
     reuses_maps: ClassVar[bool] = False
     whole_set: ClassVar[bool] = False
     timed: ClassVar[bool] = False
     many_ties: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     paper_options: ClassVar[Mapping[str, Any]] = {}
-    function: ClassVar[Callable[..., Tensor]]
 
     @abstractmethod
     def scores(self, case: Case) -> Tensor:
@@ -123,11 +126,13 @@ class Metric(ABC):
     def foresee(self, case: Case) -> None:  # noqa: B027 - most metrics have nothing to tell
         """Tell the case what will be asked of it, where that lets metrics share more."""
 
-    def __call__(self, case: Case) -> Tensor:
-        """(N,) the scores; missing ones are NaN, named in a warning (or in `egcam.metrics.causes_collected`)."""
+    def of(self, case: Case) -> Tensor:
+        """(N,) the scores; missing ones are NaN, named in a warning (or in `egcam.metrics.causes_collected`).
+
+        Metrics of one case share what they can.
+        """
         case.causes.clear()
-        with forward_only(*case.running):
-            scores = self.scores(case)
+        scores = case.run(lambda: self.scores(case))
         of_maps = case.unusable if self.reuses_maps or "heatmaps" in self.needs else {}
         return settle(self.name, scores, {**case.causes, **of_maps})
 
@@ -137,7 +142,7 @@ class Metric(ABC):
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
 
     @classmethod
-    def made(cls, protocol: str = "default", run_seed: int | None = None, **options: Any) -> Metric:
+    def made(cls, protocol: str = "default", run_seed: int | None = None, **options: Any) -> Self:
         """The metric with some options; those not given are the protocol's, and the seed the run's where it draws."""
         check_known(protocol, get_args(Protocol), "protocol")
         preset = dict(cls.paper_options) if protocol == "paper" else {}
@@ -150,8 +155,93 @@ class Metric(ABC):
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
+class OfModel(TypedDict, total=False):
+    """What else may be said of a model and its images; see `Case`."""
+
+    batch_size: int | None
+    inputs: Sequence[Any]
+    keywords: Mapping[str, Any] | None
+    classes: Classes | None
+    dimensions: int | None
+    normalisation: Normalisation | None
+
+
+class MapMetric(Metric):
+    """A metric of maps alone."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("heatmaps",)
+
+    def __call__(self, heatmaps: Maps) -> Tensor:
+        """(N,) the scores of (N, H, W) maps, or of an explanation."""
+        return self.of(Case(heatmaps=heatmaps))
+
+
+class MaskMetric(Metric):
+    """A metric that compares maps with masks of the objects."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("heatmaps", "masks")
+
+    def __call__(self, heatmaps: Maps, masks: Any) -> Tensor:
+        """(N,) the scores of (N, H, W) maps, or of an explanation.
+
+        Args:
+            heatmaps: the maps.
+            masks: (N, H, W) booleans, whole numbers, or floats cut at one half.
+        """
+        return self.of(Case(heatmaps=heatmaps, masks=masks))
+
+
+class ModelMetric(Metric):
+    """A metric that runs the model."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("model", "heatmaps")
+
+    def __call__(
+        self, model: nn.Module, images: Any, heatmaps: Maps, target: Target = None, **more: Unpack[OfModel]
+    ) -> Tensor:
+        """(N,) the scores.
+
+        Args:
+            model: the classifier.
+            images: (N, C, H, W).
+            heatmaps: (N, H, W) maps or an explanation.
+            target: the explained classes; None is the explanation's own, and the prediction for maps alone.
+            more: batch_size, inputs, keywords, classes, dimensions, normalisation: see `Case`.
+        """
+        return self.of(Case(model, images, heatmaps, target, **more))
+
+
+class ExplainerMetric(Metric):
+    """A metric that explains again."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("model", "explainer")
+
+    def __call__(
+        self,
+        model: nn.Module,
+        images: Any,
+        explainer: Explainer,
+        target: Target = None,
+        heatmaps: Maps | None = None,
+        **more: Unpack[OfModel],
+    ) -> Tensor:
+        """(N,) the scores.
+
+        Args:
+            model: the classifier.
+            images: (N, C, H, W).
+            explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers (its heat maps
+                count).
+            target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
+                prediction.
+            heatmaps: the explainer's maps of the images if you have them already.
+            more: batch_size, inputs, keywords, classes, dimensions, normalisation: see `Case`.
+        """
+        return self.of(Case(model, images, heatmaps, target, explainer=explainer, **more))
+
+
 M = TypeVar("M", bound=type[Metric])
-_metrics: dict[str, type[Metric]] = {}
+_metrics = Registry[type[Metric]]("metric", MetricError)
 
 
 def register(
@@ -161,7 +251,6 @@ def register(
     better: Direction,
     label: str,
     meaning: str,
-    needs: Sequence[Need] = ("model", "heatmaps"),
     title: str | None = None,
     reuses_maps: bool = False,
     whole_set: bool = False,
@@ -178,7 +267,6 @@ def register(
         better: "higher" or "lower".
         label: a short heading for tables.
         meaning: one line on what it measures and how to read it.
-        needs: what it is given, in order; "model" means the model and the images.
         title: the full name; by default made from `name`.
         reuses_maps: of a metric that explains again: whether it can use maps that were made before.
         whole_set: whether it compares images with each other.
@@ -189,22 +277,18 @@ def register(
         paper_options: its options in protocol="paper".
 
     Example:
-        >>> @register("peak", group="complexity", better="higher", label="Peak", meaning="The map's largest value.",
-        ...           needs=["heatmaps"])
+        >>> @register("peak", group="complexity", better="higher", label="Peak", meaning="The map's largest value.")
         ... @dataclass(frozen=True)
-        ... class Peak(Metric):
+        ... class Peak(MapMetric):
         ...     def scores(self, case):
         ...         return case.maps.amax((1, 2))
         >>> import torch
-        >>> metric("peak").function(torch.tensor([[[1.0, 3.0]]]))
+        >>> Peak()(torch.tensor([[[1.0, 3.0]]]))
         tensor([3.])
         >>> unregister("peak")
     """
-    from egcam.metrics.functions import function_of
 
     def add(kind: M) -> M:
-        if name in _metrics:
-            raise MetricError(f"a metric called {name!r} is registered already")
         if name != name.lower() or "_" in name:
             raise MetricError(f"a metric's name is lower case with hyphens, not {name!r}")
         if not _is_metric(kind):
@@ -216,11 +300,9 @@ def register(
         kind.name, kind.label, kind.group, kind.meaning = name, label, group, meaning
         kind.title = title or name.replace("-", " ").capitalize()
         kind.direction, kind.higher_is_better, kind.arrow = better, better == "higher", _ARROWS[better]
-        kind.needs, kind.reuses_maps, kind.whole_set = tuple(needs), reuses_maps, whole_set
-        kind.timed, kind.many_ties = timed, many_ties
+        kind.reuses_maps, kind.whole_set, kind.timed, kind.many_ties = reuses_maps, whole_set, timed, many_ties
         kind.paper, kind.paper_options = paper, dict(paper_options or {})
-        kind.function = staticmethod(function_of(kind))
-        _metrics[name] = kind
+        _metrics.register(name, kind)
         return kind
 
     return add
@@ -232,20 +314,28 @@ def _is_metric(kind: object) -> bool:
 
 def unregister(name: str) -> None:
     """Take a metric out of the registry again."""
-    del _metrics[metric(name).name]
+    _metrics.unregister(name)
 
 
-def names() -> dict[str, type[Metric]]:
-    """All metrics by name, the paper's first and then by group; iterate it for the names.
+def records() -> list[type[Metric]]:
+    """All metrics, the paper's first and then by group.
 
     Example:
-        >>> found = names()["relevance-rank-accuracy"]
-        >>> found.group, found.direction, found.needs
-        ('localization', 'higher', ('heatmaps', 'masks'))
+        >>> {metric.group for metric in records() if metric.needs == ("heatmaps", "masks")}
+        {'localization'}
     """
     groups = get_args(Group)
-    found = sorted(_metrics.values(), key=lambda one: (not one.paper, groups.index(one.group)))
-    return {one.name: one for one in found}
+    return sorted(_metrics, key=lambda kind: (not kind.paper, groups.index(kind.group)))
+
+
+def names() -> list[str]:
+    """The names of all metrics, the paper's first and then by group.
+
+    Example:
+        >>> names()[:3]
+        ['faithfulness-estimate', 'pixel-flipping', 'insertion']
+    """
+    return [kind.name for kind in records()]
 
 
 def metric(name: str) -> type[Metric]:
@@ -255,10 +345,7 @@ def metric(name: str) -> type[Metric]:
         >>> metric("Pixel_Flipping").name
         'pixel-flipping'
     """
-    plain = name.lower().replace("_", "-")
-    if plain not in _metrics:
-        raise MetricError(f"no metric is called {name!r}; {near_misses(plain, names())}")
-    return _metrics[plain]
+    return _metrics.get(name.lower().replace("_", "-"))
 
 
 def make(name: str, protocol: str = "default", run_seed: int | None = None, **options: Any) -> Metric:

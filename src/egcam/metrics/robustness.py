@@ -2,29 +2,25 @@
 
 x_k = x + noise_k are n perturbed copies of an image, a_k their maps for the same class. The noise depends on
 the seed and on k only: all images share it, and a score does not depend on what else is in the batch. All
-five metrics are reductions of one table of distances, `perturbed_explanations`, which costs n explanations
-per image.
+five metrics are reductions of one table of distances, `Case.perturbed`, which costs n explanations per image.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from egcam.metrics.case import Case
-from egcam.metrics.explaining import Explainer
-from egcam.metrics.inputs import Maps, check_positive
+from egcam.metrics.inputs import check_positive
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturbed import EPSILON, Perturbed
-from egcam.metrics.registry import CLEAN, Metric, Work, register, work_key
-from egcam.models.class_names import Classes
-from egcam.models.targets import Target
+from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register, work_key
 
 NORMAL = Noise("normal", 0.0, 0.1)
 UNIFORM = Noise("uniform", -0.2, 0.2)
@@ -32,64 +28,19 @@ PAPER_RELATIVE = Noise("uniform", 0.02, 0.2)
 """What Quantus's relative stabilities draw: their lower bound keeps its own default when the upper is set."""
 
 
-_of_copies = partial(
-    register, group="robustness", better="lower", needs=["model", "explainer"], reuses_maps=True, paper=True
-)
+_of_copies = partial(register, group="robustness", better="lower", reuses_maps=True, paper=True)
 """What all metrics here have in common."""
 
 
-def perturbed_explanations(
-    model: nn.Module,
-    images: Any,
-    explainer: Explainer,
-    target: Target = None,
-    *,
-    noise: Noise = UNIFORM,
-    samples: int = 10,
-    outputs: bool = False,
-    heatmaps: Maps | None = None,
-    seed: int = 0,
-    exact_zeros: bool = False,
-    batch_size: int | None = None,
-    inputs: Sequence[Any] = (),
-    keywords: Mapping[str, Any] | None = None,
-    classes: Classes | None = None,
-) -> Perturbed:
-    """Explain `samples` perturbed copies of each image and keep only distances: what the five metrics share.
-
-    Args:
-        model: the classifier.
-        images: (N, C, H, W).
-        explainer: a callable (images, target) -> (N, h, w) maps, or one of egcam's explainers.
-        target: the explained classes; None is those of `heatmaps` where that is an explanation, else the
-            prediction for the unperturbed image.
-        noise: what is added.
-        samples: perturbations per image.
-        outputs: also run the model on the perturbed images, as the relative stabilities need.
-        heatmaps: the explainer's maps of the unperturbed images if you have them already.
-        seed: of the noise.
-        exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
-        batch_size: the most images explained at once; None is 8 on a CPU and 32 elsewhere.
-        inputs: additional positional inputs of the model; see `Case`.
-        keywords: additional keyword inputs of the model.
-        classes: the class names, for targets by name.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> seen = perturbed_explanations(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1), samples=5)
-        >>> seen.map_change.shape
-        torch.Size([2, 5])
-    """
-    more: dict[str, Any] = {"inputs": inputs, "keywords": keywords, "classes": classes}
-    case = Case(model, images, heatmaps, target, explainer=explainer, batch_size=batch_size, **more)
-    samples = check_positive("samples", samples)
-    with_outputs = samples if outputs else 0
-    return case.run(lambda: case.perturbed("perturbed", noise, samples, with_outputs, seed, exact_zeros))
-
-
 @dataclass(frozen=True)
-class _OfPerturbed(Metric):
-    """A reduction of the table of distances."""
+class PerturbedMetric(ExplainerMetric):
+    """A reduction of the table of distances between an image and perturbed copies of it, and between their maps.
+
+    Attributes:
+        noise: what is added to the image.
+        samples: perturbations per image.
+        seed: of the noise.
+    """
 
     noise: Noise = UNIFORM
     samples: int = 10
@@ -112,7 +63,6 @@ class _OfPerturbed(Metric):
         case.foresee_perturbed(self._key, samples, samples if self.outputs else 0)
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         samples = check_positive("samples", self.samples)
         outputs = samples if self.outputs else 0
         seen = case.perturbed(self._key, self.noise, samples, outputs, self.seed, self.exact_zeros)
@@ -137,7 +87,7 @@ def _no_map(seen: Perturbed, case: Case) -> None:
     paper_options={"samples": 200},
 )
 @dataclass(frozen=True)
-class LocalLipschitz(_OfPerturbed):
+class LocalLipschitz(PerturbedMetric):
     """Largest change of the map per change of the image (Alvarez-Melis & Jaakkola 2018); lower is better.
 
         LLE = max_k ||â - â_k|| / ||x - x_k||,   â = a / max|a| of each map by itself
@@ -145,22 +95,11 @@ class LocalLipschitz(_OfPerturbed):
     Conventions: noise N(0, 0.1²), 10 perturbations; the perturbed map keeps the class of the unperturbed
     image; a change of the image below 1e-6 counts as 1e-6. An explainer that always returns zero maps does
     not move: 0. Free of the map's scale. protocol="paper": 200 perturbations (inferred, Quantus's default).
-
-    Attributes:
-        noise: what is added to the image.
-        samples: perturbations per image.
-        seed: of the noise.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> local_lipschitz(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
     """
 
     noise: Noise = NORMAL
 
     def reduce(self, seen: Perturbed, case: Case) -> Tensor:
-        """The largest ratio."""
         return (seen.scaled_map_change / seen.input_change.clamp(min=EPSILON)).amax(1)
 
 
@@ -171,27 +110,16 @@ class LocalLipschitz(_OfPerturbed):
     paper_options={"samples": 200},
 )
 @dataclass(frozen=True)
-class MaxSensitivity(_OfPerturbed):
+class MaxSensitivity(PerturbedMetric):
     """Largest relative change of the map (Yeh et al. 2019); lower is better.
 
         MS = max_k ||a - a_k|| / ||a||
 
     Conventions: noise U(-0.2, 0.2), 10 perturbations; a zero map has no score. Free of the map's scale.
     protocol="paper": 200 perturbations (inferred, Quantus's default).
-
-    Attributes:
-        noise: what is added to the image.
-        samples: perturbations per image.
-        seed: of the noise.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> max_sensitivity(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
     """
 
     def reduce(self, seen: Perturbed, case: Case) -> Tensor:
-        """The largest ratio."""
         return self._ratios(seen, case).amax(1)
 
     def _ratios(self, seen: Perturbed, case: Case) -> Tensor:
@@ -212,21 +140,10 @@ class AvgSensitivity(MaxSensitivity):
 
         AS = mean_k ||a - a_k|| / ||a||
 
-    Conventions: as in `max_sensitivity`.
-
-    Attributes:
-        noise: what is added to the image.
-        samples: perturbations per image.
-        seed: of the noise.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> avg_sensitivity(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
+    Conventions: as in `MaxSensitivity`.
     """
 
     def reduce(self, seen: Perturbed, case: Case) -> Tensor:
-        """The mean ratio."""
         return self._ratios(seen, case).mean(1)
 
 
@@ -237,7 +154,7 @@ class AvgSensitivity(MaxSensitivity):
     paper_options={"noise": PAPER_RELATIVE, "samples": 200, "quantus": True},
 )
 @dataclass(frozen=True)
-class RelativeInputStability(_OfPerturbed):
+class RelativeInputStability(PerturbedMetric):
     """Largest relative change of the map per relative change of the image (Agarwal et al. 2022); lower is better.
 
         RIS = max_k ||(a - a_k) / a|| / max(||(x - x_k) / x||, 1e-6)     over the k that keep the prediction
@@ -249,16 +166,8 @@ class RelativeInputStability(_OfPerturbed):
     `quantus` (inferred, Quantus's defaults).
 
     Attributes:
-        noise: what is added to the image.
-        samples: perturbations per image.
-        seed: of the noise.
         quantus: as Quantus does it: only exact zeros are replaced, and there is no score as soon as one
             perturbation changes the prediction.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> relative_input_stability(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
     """
 
     samples: int = 5
@@ -272,7 +181,6 @@ class RelativeInputStability(_OfPerturbed):
         return self.quantus
 
     def reduce(self, seen: Perturbed, case: Case) -> Tensor:
-        """The largest ratio over the perturbations that keep the prediction."""
         assert seen.same_prediction is not None
         same = seen.same_prediction
         _no_map(seen, case)
@@ -300,27 +208,9 @@ class RelativeOutputStability(RelativeInputStability):
 
         ROS = max_k ||(a - a_k) / a|| / max(||f(x) - f(x_k)||, 1e-6)     over the k that keep the prediction
 
-    Conventions: as in `relative_input_stability`; f are all the logits.
-
-    Attributes:
-        noise: what is added to the image.
-        samples: perturbations per image.
-        seed: of the noise.
-        quantus: as in `relative_input_stability`.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> relative_output_stability(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)).shape
-        torch.Size([2])
+    Conventions: as in `RelativeInputStability`; f are all the logits.
     """
 
     def _moved(self, seen: Perturbed) -> Tensor:
         assert seen.output_change is not None
         return seen.output_change
-
-
-local_lipschitz = LocalLipschitz.function
-max_sensitivity = MaxSensitivity.function
-avg_sensitivity = AvgSensitivity.function
-relative_input_stability = RelativeInputStability.function
-relative_output_stability = RelativeOutputStability.function

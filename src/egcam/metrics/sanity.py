@@ -17,14 +17,13 @@ from egcam.errors import InputError
 from egcam.imageops import by_row
 from egcam.metrics.case import Case
 from egcam.metrics.explaining import Explainer
-from egcam.metrics.functions import function_of
 from egcam.metrics.inputs import as_maps, check_positive
 from egcam.metrics.noise import generator
-from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register
 from egcam.metrics.similarity import similarity_called
 from egcam.models.targets import by_class, class_count
 
-_of_sanity = partial(register, group="sanity", needs=["model", "explainer"])
+_of_sanity = partial(register, group="sanity")
 """What all metrics here have in common."""
 
 
@@ -39,7 +38,7 @@ USUAL_STAGES = 10
     meaning="The network's layers are randomised one after another; how similar the maps remain.",
 )
 @dataclass(frozen=True)
-class ModelRandomization(Metric):
+class ModelRandomization(ExplainerMetric):
     """Mean likeness of the maps while the model is randomised (MPRT, Adebayo et al. 2018); lower is better.
 
         MPRT = mean_l similarity( |a(x)|, |a_l(x)| ),   a_l the map with layers l and above randomised
@@ -57,7 +56,7 @@ class ModelRandomization(Metric):
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
+        >>> ModelRandomization()(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
         tensor([1., 1.])
     """
 
@@ -86,7 +85,6 @@ class ModelRandomization(Metric):
         return case.maps_by(explain)
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         return self.curve(case).mean(1)
 
     def work(self, size: int, explanation: int) -> Sequence[Work]:
@@ -108,19 +106,15 @@ class SmoothModelRandomization(ModelRandomization):
         sMPRT = mean_l similarity( |s(x)|, |s_l(x)| ),   s(x) = mean_j a(x + e_j),   e_j ~ N(0, noise^2 range(x)^2)
 
     A map that is noise changes with any weight, and so does well in MPRT; its average does not. The class stays that of
-    the image without noise. Otherwise as `model_randomization`.
+    the image without noise. Otherwise as `ModelRandomization`.
 
     Attributes:
-        stages: how many stages are compared, evenly spread; None is every layer.
-        similarity: "spearman", "pearson" or "ssim".
-        absolute: compare the averages' absolute values.
-        seed: of the new parameters and the noise.
         samples: how many noisy copies are averaged.
         noise: standard deviation, as a share of the image's range.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> smooth_model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1), samples=2)
+        >>> SmoothModelRandomization(samples=2)(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
         tensor([1., 1.])
     """
 
@@ -155,7 +149,7 @@ class SmoothModelRandomization(ModelRandomization):
     "depend on what the network has learned.",
 )
 @dataclass(frozen=True)
-class EfficientModelRandomization(Metric):
+class EfficientModelRandomization(ExplainerMetric):
     """Rise of the map's complexity by randomising the model (eMPRT, Hedström et al. 2024); higher is better.
 
         eMPRT = ( H(a_random(x)) - H(a(x)) ) / H(a(x)),   H(a) = - sum over bins of q_b ln q_b
@@ -171,7 +165,7 @@ class EfficientModelRandomization(Metric):
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> efficient_model_randomization(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
+        >>> EfficientModelRandomization()(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
         tensor([0., 0.])
     """
 
@@ -179,7 +173,6 @@ class EfficientModelRandomization(Metric):
     seed: int = 0
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         check_positive("bins", self.bins)
         twin, explain = _bound_to_copy(case.model, case.maker or case.explainer)
         twin.eval()
@@ -215,7 +208,7 @@ class EfficientModelRandomization(Metric):
     reuses_maps=True,
 )
 @dataclass(frozen=True)
-class ClassSensitivity(Metric):
+class ClassSensitivity(ExplainerMetric):
     """Overlap of the top places of the maps of two classes, beyond chance (after CASE, 2025); lower is better.
 
         o = |T(y) and T(y')| / max(|T(y)|, |T(y')|),   score = (o - chance) / (1 - chance)
@@ -232,14 +225,13 @@ class ClassSensitivity(Metric):
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> class_sensitivity(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1), share=0.25)
+        >>> ClassSensitivity(share=0.25)(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1))
         tensor([1., 1.])
     """
 
     share: float = 0.1
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         if not 0 < self.share < 1:
             raise InputError(f"share must lie between 0 and 1, got {self.share}")
         classes = case.classes
@@ -296,7 +288,7 @@ def _top(maps: Tensor, count: int) -> Tensor:
     reuses_maps=True,
 )
 @dataclass(frozen=True)
-class RandomLogit(Metric):
+class RandomLogit(ExplainerMetric):
     """Likeness of the maps for the class and for another one (Sixt et al. 2020); lower is better.
 
         RL = similarity( a(x, y), a(x, y') ),   y' ≠ y drawn at random
@@ -311,7 +303,7 @@ class RandomLogit(Metric):
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> random_logit(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1))
+        >>> RandomLogit()(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1))
         tensor([1., 1.])
     """
 
@@ -319,7 +311,6 @@ class RandomLogit(Metric):
     seed: int = 0
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         compare, classes = similarity_called(self.similarity), case.classes
         if classes is None:
             raise InputError("random-logit explains another class: it needs class targets, not a callable")
@@ -413,22 +404,3 @@ def _cascade(model: nn.Module, seed: int, stages: list[int]) -> Iterator[int]:
         _randomise(module, seed, number)
         if number in stages:
             yield number
-
-
-model_randomization = ModelRandomization.function
-smooth_model_randomization = SmoothModelRandomization.function
-efficient_model_randomization = EfficientModelRandomization.function
-class_sensitivity = ClassSensitivity.function
-random_logit = RandomLogit.function
-model_randomization_curve = function_of(
-    ModelRandomization,
-    ModelRandomization.curve,
-    """(N, stages) likeness of the maps after each randomised layer, top first; options as in `model_randomization`.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model_randomization_curve(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1)).shape
-        torch.Size([2, 2])
-    """,
-    name="model_randomization_curve",
-)

@@ -13,7 +13,7 @@ from torch import Tensor
 from egcam.metrics.case import Case
 from egcam.metrics.explaining import maps_of
 from egcam.metrics.inputs import check_positive
-from egcam.metrics.registry import CLEAN, Metric, Work, register
+from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register
 from egcam.models.targets import of_images
 
 
@@ -31,12 +31,11 @@ def synchronise(device: torch.device) -> None:
     better="lower",
     label="s/img",
     meaning="Seconds for one explanation, on this machine under its current load.",
-    needs=["model", "explainer"],
     timed=True,
     paper=True,
 )
 @dataclass(frozen=True)
-class RunningTime(Metric):
+class RunningTime(ExplainerMetric):
     """Seconds per explanation, images one after the other; lower is better.
 
     Conventions: the first image is explained `warmup` times unmeasured; then every image by itself, `repeats`
@@ -49,7 +48,7 @@ class RunningTime(Metric):
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> bool((running_time(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)) > 0).all())
+        >>> bool((RunningTime()(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)) > 0).all())
         True
     """
 
@@ -57,7 +56,6 @@ class RunningTime(Metric):
     repeats: int = 3
 
     def scores(self, case: Case) -> Tensor:
-        """(N,) the scores."""
         images, repeats = case.images, check_positive("repeats", self.repeats)
         asked = case.asked
 
@@ -77,6 +75,3 @@ class RunningTime(Metric):
     def work(self, size: int, explanation: int) -> Sequence[Work]:
         """So many explanations."""
         return CLEAN, Work(self.name, (self.warmup + self.repeats) * explanation)
-
-
-running_time = RunningTime.function

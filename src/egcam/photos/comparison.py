@@ -199,7 +199,7 @@ def scored(comparison: Comparison, classifier: Classifier, image: Image.Image, s
             case = Case(classifier.model, images, maps, comparison.target.index, normalisation=seen)
         else:
             case = case.explained(maps)
-        results.append(replace(result, score=float(measure(case))))
+        results.append(replace(result, score=float(measure.of(case))))
     return replace(comparison, results=tuple(results))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -289,7 +288,7 @@ def _evaluated(request: Request, metrics: str, curves: bool = False) -> tuple[Ta
 
     images, targets = request.inputs()
     names = [metric(name.strip()).name for name in metrics.split(",") if name.strip()]
-    stepped = [name for name in names if request.step and "step" in signature(metric(name).function).parameters]
+    stepped = [name for name in names if request.step and "step" in metric(name).options()]
     masks = [one.mask for one in request.photographs if one.mask is not None]
     ahead = list(request.methods)
 

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from egcam.attribution.explainer import Explainer
 from egcam.errors import SameForNextClassWarning, warn_user
-from egcam.metrics.case import Case
 from egcam.metrics.sanity import ClassSensitivity
 from egcam.models.targets import Target
 
@@ -37,7 +36,7 @@ def warn_same_for_next_class(
         >>> scores.tolist(), caught[0].category.__name__
         ([1.0, 1.0], 'SameForNextClassWarning')
     """
-    scores = ClassSensitivity(share)(Case(explainer.model, images, target=target, explainer=explainer))
+    scores = ClassSensitivity(share)(explainer.model, images, explainer, target)
     same = [number for number, score in enumerate(scores.tolist()) if score > limit]
     if same:
         shown = ", ".join(map(str, same[:5])) + (" and more" if len(same) > 5 else "")

@@ -8,7 +8,7 @@ from egcam.cli.console import out, print_json, table
 
 def metrics(as_json: opt.Json = False) -> None:
     """List the quality metrics: their group, which way is better, and what each measures."""
-    from egcam.metrics.registry import names
+    from egcam.metrics.registry import records
 
     rows = [
         {
@@ -18,7 +18,7 @@ def metrics(as_json: opt.Json = False) -> None:
             "meaning": one.meaning,
             "needs": list(one.needs),
         }
-        for one in sorted(names().values(), key=lambda one: one.group)
+        for one in sorted(records(), key=lambda one: one.group)
     ]
     if as_json:
         print_json({"metrics": rows})
