@@ -121,7 +121,7 @@ def test_and_by_maps_of_one_case(scene):
     case = metrics.Case(counting, scene.images)
     for explain in METHODS.values():
         maps = explain(scene.images, None)
-        found = metrics.Infidelity()(case.explained(maps))
+        found = metrics.Infidelity().of(case.explained(maps))
         torch.testing.assert_close(found, metrics.Infidelity()(scene.model, scene.images, maps), rtol=0, atol=0)
     # The images once, and the patches once.
     assert counting.seen == 3 * (1 + 16)
