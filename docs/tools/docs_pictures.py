@@ -131,7 +131,7 @@ def hero(studio: Studio) -> Figure:
         for number, (title, (method, options)) in enumerate(rows.items()):
             explanation = egcam.explain(studio.model, image, method, **options)
             case = egcam.metrics.Case(studio.model, image, explanation) if case is None else case.explained(explanation)
-            scores = f"{float(egcam.metrics.InsertionDeletion(step=1568)(case)):z.2f}".replace("-", "−")
+            scores = f"{float(egcam.metrics.InsertionDeletion(step=1568).of(case)):z.2f}".replace("-", "−")
             print(f"{name}, {title}: {scores}", flush=True)
             y = height - top - number * (head + side + foot) - head - side
             if column == 0:
