@@ -287,19 +287,6 @@ def _overlays(picture: Image.Image, rows: list[list[Tensor]], names: list[str], 
     return page
 
 
-def convergence(studio: Studio) -> Figure:
-    """How many samples a map needs."""
-    found = figures.sampling_convergence(
-        studio.model, studio.cat, (1, 2, 4, 8, 16, 32, 64), long=256, runs=3, layer=LAYER, reference=studio.others
-    )
-    for count, error in zip(found.samples, found.error, strict=True):
-        print(f"{count:3d} samples, other images as references: relative error {error:.2f}")
-    for name, reference in (("photographs", None), ("blurred copies", "blurred"), ("other images", studio.others)):
-        settled = studio.explain(studio.cat, "slope-cam", reference=reference, samples=16)
-        print(f" 16 samples, {name}: standard error {float(settled.error.norm() / settled.maps.norm()):.2f} of the map")
-    return figures.convergence(found, studio.photograph("chelsea"))
-
-
 def curves(studio: Studio) -> Figure:
     """Insertion and deletion of two methods on the four photographs."""
     found: dict[str, dict[str, object]] = {"insertion": {}, "deletion": {}}
@@ -330,12 +317,6 @@ def contrast(studio: Studio) -> Figure:
         for name in ("tiger cat", "Egyptian cat")
     ]
     return figures.class_contrast(*both, studio.photograph("chelsea"), labels=("tiger cat", "Egyptian cat"))
-
-
-def patches(studio: Studio) -> Figure:
-    """The parts of the picture that matter most."""
-    heat = studio.explain(studio.cat, "slope-cam").heatmaps[0]
-    return figures.top_patches(studio.photograph("chelsea"), heat)
 
 
 def dimensions(studio: Studio) -> Figure:
@@ -409,11 +390,9 @@ PICTURES: dict[str, Callable[[Studio], Figure]] = {
     "last-layer": last_layer,
     "weightings": weightings,
     "references": references,
-    "convergence": convergence,
     "curves": curves,
     "bars": bars,
     "contrast": contrast,
-    "patches": patches,
     "dimensions": dimensions,
 }
 DRAWINGS = ("saturation", "curves", "bars", "dimensions")

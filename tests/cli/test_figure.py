@@ -37,7 +37,7 @@ def small():
     net[-3].weight.data.abs_()
     return Classifier(net, "small", ["cat", "dog", "bird, fowl"], SEEN)
 """
-KINDS = ("grid", "mask", "patches", "contrast", "convergence", "curves", "bars", "ranks", "radar")
+KINDS = ("grid", "mask", "contrast", "curves", "bars", "ranks")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def run(*arguments: str) -> Result:
 
 def extras(kind: str) -> list[str]:
     mask = ["--mask", "mask.png"] if kind == "mask" else []
-    metrics = ["--metrics", "deletion,sparseness,complexity"] if kind in ("bars", "ranks", "radar") else []
+    metrics = ["--metrics", "deletion,sparseness,complexity"] if kind in ("bars", "ranks") else []
     return [*mask, *metrics, "--samples", "4", "--dpi", "60", "--step", "128"]
 
 
@@ -122,21 +122,16 @@ def test_ranks_are_those_of_the_table() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_what_has_no_heat_map_says_so() -> None:
-    shown = run("curves", "one.png", "--methods", "grad-cam", "--step", "128", "--sharpness", "2", "--out", "f.png")
-    assert "has no heat map and ignores --sharpness" in " ".join(shown.stderr.split())
+    shown = run("curves", "one.png", "--methods", "grad-cam", "--step", "128", "--colors", "magma", "--out", "f.png")
+    assert "has no heat map and ignores --colors" in " ".join(shown.stderr.split())
 
 
 @pytest.mark.usefixtures("place")
-def test_a_word_means_one_thing() -> None:
-    """--grid is cells along a side, --patches how many of them, and the other class is not called as in Python."""
-    document = json.loads(run("patches", "one.png", "--patches", "2", "--grid", "3", "--out", "f.png", "--json").stdout)
-    assert len(document["patches"]) == 2
-    assert all(0 <= one[key] < 3 for one in document["patches"] for key in ("row", "column"))
+def test_the_other_class_of_a_contrast_is_the_one_that_is_named() -> None:
     contrast = json.loads(
         run("contrast", "one.png", "--target", "cat", "--contrast-with", "dog", "--out", "c.png", "--json").stdout
     )
     assert contrast["contrast_with"]["name"] == "dog"
-    assert run("contrast", "one.png", "--against", "dog").exit_code == 2
 
 
 @pytest.mark.usefixtures("place")
@@ -161,13 +156,10 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_drawn() -> No
         (["grid", "one.png", "--colors", "rainbowish"], "unknown colour map"),
         (["mask", "one.png"], "--mask FILE"),
         (["mask", "one.png", "--mask", "own.py"], "own.py"),
-        (["patches", "one.png", "two.png"], "shows one image, not 2"),
-        (["patches", "one.png", "--methods", "grad-cam,cam"], "shows one method, not 2"),
-        (["patches", "one.png", "--patches", "99"], "pass 49 or less"),
+        (["contrast", "one.png", "two.png"], "shows one image, not 2"),
+        (["contrast", "one.png", "--methods", "grad-cam,cam"], "shows one method, not 2"),
         (["contrast", "one.png", "--target", "cat", "--contrast-with", "cat"], "contrasted with itself"),
-        (["convergence", "one.png", "--methods", "grad-cam"], "is not sampled"),
         (["bars", "one.png", "--metrics", "deletoin"], "did you mean 'deletion'"),
-        (["curves", "one.png", "--saturated", "two.png"], "is for a figure of kind grid"),
         (["bars", "one.png", "--methods", "grad-cam", "--layer", "nowhere"], "no layer 'nowhere'"),
     ],
 )
@@ -179,9 +171,9 @@ def test_wrong_calls_say_what_would_be_right(arguments: list[str], said: str) ->
 
 
 @pytest.mark.usefixtures("place")
-def test_saturated_images_are_a_second_block_and_all_leaves_out_what_does_not_apply() -> None:
-    arguments = ["--saturated", "two.png", "--methods", "all", "--samples", "2", "--dpi", "60", "--out", "f.png"]
-    result = run("grid", "one.png", *arguments, "--json")
+def test_all_methods_leave_out_what_does_not_apply() -> None:
+    arguments = ["--methods", "all", "--samples", "2", "--dpi", "60", "--out", "f.png"]
+    result = run("grid", "one.png", "two.png", *arguments, "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert [one["file"] for one in document["images"]] == ["one.png", "two.png"]

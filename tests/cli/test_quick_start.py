@@ -26,7 +26,7 @@ def imported(*arguments: str) -> tuple[set[str], subprocess.CompletedProcess[str
         (["--version"], 0, f"egcam {egcam.__version__}"),
         (["--help"], 0, "explain"),
         (["explain", "--help"], 0, "--target"),
-        (["figure", "-h"], 0, "convergence"),
+        (["figure", "-h"], 0, "contrast"),
         (["study", "run", "--help"], 0, "--workers"),
         (["explain"], 2, "IMAGE"),
         (["nonsense"], 2, "nonsense"),

@@ -110,8 +110,8 @@ def test_the_web_page_has_the_same_colours(values: np.ndarray) -> None:
     colors = signed_colors() if (values < 0).any() else colormaps[HEAT_COLORS]
     position = (values + 1) / 2 if (values < 0).any() else values
     assert np.abs(np.asarray(plain, dtype=np.float64) - 255 * colors(position)[..., :3]).max() <= 1
-    shown = Result("grad-cam", one, overlay_image(PHOTOGRAPH, values), 0.1)
-    page = part("parts.html", "card", image=shown.overlay, alt="described", title="title", detail="detail")
+    shown = Result("grad-cam", one, PHOTOGRAPH, 0.1)
+    page = part("parts.html", "card", image=shown.overlay(), alt="described", title="title", detail="detail")
     encoded = page.split("base64,")[1].split('"')[0]
     with Image.open(BytesIO(b64decode(encoded))) as decoded:
         # JPEG is not exact.
@@ -119,7 +119,7 @@ def test_the_web_page_has_the_same_colours(values: np.ndarray) -> None:
 
 
 def test_every_default_opacity_is_the_palette_s() -> None:
-    drawing = [figures.method_grid, figures.mask_comparison, figures.class_contrast, figures.convergence]
+    drawing = [figures.method_grid, figures.mask_comparison, figures.class_contrast]
     found = {one.__name__: inspect.signature(one).parameters["opacity"].default for one in drawing}
     found |= {
         one.__name__: inspect.signature(one).parameters["alpha"].default for one in (overlay_image, Explanation.overlay)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,34 +87,13 @@ def test_the_colour_bar_shows_the_overlay_over_grey() -> None:
 
 
 def test_the_colour_bar_says_what_a_place_of_some_importance_looks_like() -> None:
-    """With a sharpness of 2 the colour beside 0.5 is that of a place of importance 0.5: the colour of 0.25."""
-    shown = np.asarray(draw_color_bar(Figure().add_subplot(), opacity=0.6, sharpness=2).get_array())[:, 0]
-    figure = figures.mask_comparison(RED, RAMP > 0.5, {"grad-cam": RAMP}, opacity=0.6, sharpness=2)
+    shown = np.asarray(draw_color_bar(Figure().add_subplot(), opacity=0.6).get_array())[:, 0]
+    figure = figures.mask_comparison(RED, RAMP > 0.5, {"grad-cam": RAMP}, opacity=0.6)
     layer = drawn(figure.axes[2])[1]
-    assert np.allclose(layer[..., 3], 0.6 * RAMP**2, atol=1e-6)
+    assert np.allclose(layer[..., 3], 0.6 * RAMP, atol=1e-6)
     # The ramp has 256 values and so has the bar.
     alpha = layer.reshape(256, 4)[:, 3:]
     assert np.allclose(shown, alpha * layer.reshape(256, 4)[:, :3] + (1 - alpha) * 0.5, atol=1e-6)
-
-
-@pytest.mark.parametrize("signed", [False, True])
-def test_sharpness_reaches_every_overlay_and_no_coarse_map(signed: bool) -> None:
-    one = explained()
-    other = explained(target=1)
-    if not signed:
-        one, other = (replace(each, maps=each.maps.abs()) for each in (one, other))
-    for draw in (
-        lambda p: figures.method_grid({"hires-cam": one}, sharpness=p),
-        lambda p: figures.class_contrast(one, other, RED, sharpness=p),
-    ):
-        plain, sharp = ([drawn(axes) for axes in draw(p).axes] for p in (1, 3))
-        overlays = [number for number, layers in enumerate(plain) if len(layers) == 2]
-        assert overlays
-        for number, layers in enumerate(plain):
-            if number in overlays:
-                assert np.allclose(sharp[number][1][..., 3], 0.8 * (layers[1][..., 3] / 0.8) ** 3, atol=1e-5)
-            elif len(layers) == 1 and layers[0].ndim == 2:
-                assert np.array_equal(layers[0], sharp[number][0])
 
 
 def test_pictures_that_are_none_are_refused() -> None:
@@ -123,7 +101,7 @@ def test_pictures_that_are_none_are_refused() -> None:
         with pytest.raises(InputError):
             as_rgb(bad)
     with pytest.raises(InputError, match=r"pass explanation\.heatmaps"):
-        figures.top_patches(RED, RAMP * 3)
+        figures.mask_comparison(RED, RAMP > 0.5, {"grad-cam": RAMP * 3})
 
 
 def test_the_grid_shows_image_raw_map_and_overlay_of_each_method() -> None:
@@ -147,17 +125,8 @@ def test_the_grid_shows_image_raw_map_and_overlay_of_each_method() -> None:
             assert np.allclose(below, faded, atol=1e-5)
             assert np.allclose(above[..., 3], 0.8 * heat, atol=1e-5)
     assert {"Grad-CAM", "HiResCAM", "coarse", "overlay"} <= set(texts(figure))
-
-
-def test_the_grid_has_a_second_block_for_saturated_images_and_refuses_other_methods() -> None:
-    normal, other = {"grad-cam": explained()}, {"grad-cam": explained(target=1)}
-    figure = figures.method_grid(normal, saturated=other, captions=["one", "two"])
-    assert {"normal", "saturated", "one", "two"} <= set(texts(figure))
-    assert len(figure.axes) == 2 * 3 + 2
-    with pytest.raises(InputError, match="other methods"):
-        figures.method_grid(normal, saturated={"layer-cam": explained()})
     with pytest.raises(InputError, match="2 images, but grad-cam explains 1"):
-        figures.method_grid(normal, [RED, RED])
+        figures.method_grid({"grad-cam": explained()}, photographs)
 
 
 def test_many_methods_go_on_below_and_none_is_lost() -> None:
@@ -179,23 +148,6 @@ def test_mask_scores_are_those_of_the_metric_and_stand_beneath() -> None:
     assert np.array_equal(drawn(figure.axes[1])[0][..., 0], mask.numpy())
     with pytest.raises(InputError, match="in one size"):
         figures.mask_comparison(RED, np.ones((4, 4)), {"grad-cam": heat})
-
-
-def test_the_right_patches_are_chosen_in_order() -> None:
-    heat = np.zeros((14, 14))
-    heat[2:4, 6:8], heat[12:14, 0:2], heat[0:2, 12:14] = 1.0, 0.5, 0.25
-    found = figures.choose_patches(heat, k=3, grid=7)
-    assert [(one.row, one.column) for one in found] == [(1, 3), (6, 0), (0, 6)]
-    assert [one.share for one in found] == pytest.approx([4 / 7, 2 / 7, 1 / 7])
-    assert found[0].box == pytest.approx((6 / 14, 2 / 14, 8 / 14, 4 / 14))
-    picture = np.random.default_rng(0).random((14, 14, 3))
-    figure = figures.top_patches(picture, heat, k=3)
-    assert np.allclose(drawn(figure.axes[1])[0], picture[2:4, 6:8])
-    assert np.allclose(drawn(figure.axes[2])[0], picture[12:14, 0:2])
-    assert {"1: 57%", "2: 29%", "3: 14%"} <= set(texts(figure))
-    for k, grid in ((0, 7), (50, 7), (4, 15)):
-        with pytest.raises(InputError):
-            figures.choose_patches(heat, k=k, grid=grid)
 
 
 def test_curves_are_the_mean_with_its_interval_and_the_area() -> None:
@@ -297,27 +249,6 @@ def test_ranks_are_averaged_over_metrics_and_images_with_ties_shared() -> None:
     assert "mean rank over 2 metrics and 2 images (1 is best)" in texts(figure)
 
 
-def test_a_radar_puts_the_best_outside_whichever_way_a_metric_counts() -> None:
-    names = ("insertion", "deletion", "sparseness", "complexity")
-    means = {"grad-cam": (1, 1, 1, 1), "layer-cam": (3, 3, 2, 1), "cam": (2, 2, 3, 1)}
-    lines = [
-        {"metric": name, "method": method, "mean": float(value)}
-        for method, values in means.items()
-        for name, value in zip(names, values, strict=True)
-    ]
-    (axes,) = figures.radar(lines).axes
-    reaches = {}
-    for line in axes.get_lines():
-        if line.get_label() in ("Grad-CAM", "LayerCAM", "CAM"):
-            reaches[line.get_label()] = np.hypot(*line.get_xydata()[:4].T)
-    worst, best = 0.2, 1.0
-    assert reaches["Grad-CAM"] == pytest.approx([worst, best, worst, best])
-    assert reaches["LayerCAM"] == pytest.approx([best, worst, 0.6, best])
-    assert reaches["CAM"] == pytest.approx([0.6, 0.6, best, best])
-    with pytest.raises(InputError, match="three metrics or more, not 2"):
-        figures.radar([line for line in lines if line["metric"] in names[:2]])
-
-
 def test_the_contrast_is_this_minus_that_on_one_scale() -> None:
     this, that = explained(target=0), explained(target=1)
     found = figures.contrast_of(this, that)
@@ -344,46 +275,6 @@ def upsample(one: egcam.Explanation) -> np.ndarray:
     return made[0, 0].numpy()
 
 
-def test_convergence_is_the_distance_from_the_long_run_in_the_norm_of_its_map() -> None:
-    pixels = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(2))
-    net = nn.Sequential(*network(), nn.Tanh())
-    options = {"reference": "noise", "signed": True, "target": 0}
-    found = figures.sampling_convergence(net, pixels, (2, 8), long=64, runs=2, seed=5, **options)
-
-    def run(samples: int, seed: int) -> egcam.Explanation:
-        return egcam.explain(net, pixels, "slope-cam", samples=samples, seed=seed, **options)
-
-    far = run(64, 5).maps.double()
-    for number, seed in enumerate((6, 7)):
-        for place, count in enumerate((2, 8)):
-            made = run(count, seed)
-            assert found.errors[number, place] == pytest.approx(float((made.maps - far).norm() / far.norm()), rel=1e-5)
-            expected = float("nan") if made.error is None else float(made.error.double().norm() / far.norm())
-            assert found.reported[number, place] == pytest.approx(expected, rel=1e-5, nan_ok=True)
-    assert np.allclose(found.error, np.sqrt((found.errors**2).mean(0)))
-    figure = figures.convergence(found, shown=2)
-    curve = next(line for line in figure.axes[0].get_lines() if line.get_label() == "true error (2 runs)")
-    assert np.allclose(curve.get_ydata(), found.error)
-    assert curve.get_xdata().tolist() == [2, 8]
-    assert np.allclose(drawn(figure.axes[1])[0], found.maps[0] / np.abs(found.maps[0]).max())
-    assert np.allclose(drawn(figure.axes[3])[0], found.long_map / np.abs(found.long_map).max())
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"samples": (4, 2)}, "growing"),
-        ({"long": 8}, "must have more"),
-        ({"runs": 0}, "1 or more"),
-        ({"method": "grad-cam"}, "is not sampled"),
-    ],
-)
-def test_convergence_refuses_what_makes_no_sense(change: dict[str, Any], said: str) -> None:
-    given = {"samples": (2, 8), "long": 64, "runs": 1, **change}
-    with pytest.raises(egcam.EgcamError, match=said):
-        figures.sampling_convergence(network(), torch.rand(3, 16, 16), **given)
-
-
 def test_rounding_makes_no_rank():
     from egcam.figures import mean_ranks
 
@@ -393,43 +284,3 @@ def test_rounding_makes_no_rank():
     ]
     found, _ = mean_ranks(Table(tuple(rows), tuple(values), ("deletion",)))
     assert {one.method: one.mean for one in found} == {"a": 1.5, "b": 1.5, "c": 3.0}
-
-
-def _radar_lines(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [
-        {"metric": name, "method": method, "mean": mean, "low": mean - 0.5, "high": mean + 0.25}
-        for name in names
-        for method, mean in (("grad-cam", 1.0), ("layer-cam", 3.0))
-    ]
-
-
-def test_a_radar_shows_intervals_along_its_spokes() -> None:
-    (axes,) = figures.radar(_radar_lines(("insertion", "deletion", "sparseness", "complexity"))).axes
-    bars = [line.get_xydata() for line in axes.get_lines() if line.get_alpha() == 0.55]
-    assert len(bars) == 8
-    # By insertion the worst is 1 and the best 3: 0.5 to 1.25 has lengths -0.25 to 0.125, 2.5 to 3.25 has 0.75 to 1.125.
-    ends = [0.2 + 0.8 * length for length in (-0.25, 0.125)], [0.2 + 0.8 * length for length in (0.75, 1.125)]
-    assert bars[0][:, 1] == pytest.approx(ends[0])
-    assert bars[4][:, 1] == pytest.approx(ends[1])
-    # Less is better by deletion, to the right: 0.5 to 1.25 around the best, 1, has lengths of 0.875 to 1.25.
-    assert bars[1][:, 0] == pytest.approx([0.2 + 0.8 * 0.875, 0.2 + 0.8 * 1.25])
-    # The two methods' bars are beside each other, not on top.
-    assert bars[0][0, 0] != bars[4][0, 0]
-    without = [
-        {key: line[key] for key in ("metric", "method", "mean")}
-        for line in _radar_lines(("irof", "insertion", "deletion"))
-    ]
-    assert not [line for line in figures.radar(without).axes[0].get_lines() if line.get_alpha() == 0.55]
-
-
-@pytest.mark.parametrize("width", ["column", "page"])
-@pytest.mark.parametrize("count", [3, 4, 5, 7])
-def test_a_radar_takes_no_more_paper_than_it_needs(count: int, width: style.Width) -> None:
-    names = ("insertion", "deletion", "sparseness", "complexity", "irof", "average-drop", "pointing-game")[:count]
-    figure = figures.radar(_radar_lines(names), width=width)
-    figure.canvas.draw()
-    inks = [artist.get_window_extent() for artist in (*figure.axes[0].get_lines(), *figure.axes[0].texts)]
-    (note,) = [text.get_window_extent() for text in figure.texts]
-    lowest, highest = min(ink.y0 for ink in inks), max(ink.y1 for ink in inks)
-    assert 0 <= lowest - note.y1 <= 0.15 * figure.dpi
-    assert 0 <= figure.bbox.y1 - highest <= 0.15 * figure.dpi

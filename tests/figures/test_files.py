@@ -45,24 +45,11 @@ def lines(names: tuple[str, ...]) -> list[dict[str, object]]:
 
 NAMES = ("grad-cam", HOSTILE, "integrated-grad-cam", "slope-cam")
 CURVE = Curve(torch.linspace(0, 1, 9).expand(3, -1), torch.rand(3, 9, generator=torch.Generator().manual_seed(0)))
-DATA = figures.Convergence(
-    (1, 2, 4, 8),
-    np.array([[0.9, 0.5, 0.3, 0.2]] * 2),
-    np.array([[np.nan, 0.6, 0.3, 0.1], [np.nan, 0.5, 0.2, 0.2]]),
-    np.stack([HEAT] * 4),
-    HEAT,
-    64,
-    0.05,
-    "slope-cam",
-    "cat",
-    (1, 2),
-)
 MAKERS: dict[str, Callable[[str], Figure]] = {
     "grid": lambda width: figures.method_grid({name: explanation(name) for name in NAMES}, PICTURE, width=width),
     "mask": lambda width: figures.mask_comparison(
         PICTURE, HEAT > 0.5, dict.fromkeys(NAMES, HEAT), caption=HOSTILE, width=width
     ),
-    "patches": lambda width: figures.top_patches(PICTURE, HEAT, caption=HOSTILE, width=width),
     "contrast": lambda width: figures.class_contrast(
         explanation("grad-cam"), explanation("grad-cam", 1), PICTURE, width=width
     ),
@@ -73,8 +60,6 @@ MAKERS: dict[str, Callable[[str], Figure]] = {
     "ranks": lambda width: figures.rank_plot(
         [figures.MeanRank(name, 1.0 + place, 1.0, 4.0) for place, name in enumerate(NAMES)], width=width
     ),
-    "radar": lambda width: figures.radar(lines(NAMES), width=width),
-    "convergence": lambda width: figures.convergence(DATA, PICTURE, width=width),
 }
 
 
@@ -187,7 +172,7 @@ def test_wrong_files_and_sizes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="dpi"):
         figures.save(figure, tmp_path / "a.png", dpi=5)
     with pytest.raises(InputError, match="unknown width 'wide'"):
-        figures.radar(lines(NAMES), width="wide")  # type: ignore[arg-type]
+        figures.metric_bars(lines(NAMES), width="wide")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="unknown colour map"):
         figures.method_grid({"grad-cam": explanation("grad-cam")}, PICTURE, colors="rainbowish")
 

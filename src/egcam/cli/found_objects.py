@@ -38,6 +38,7 @@ def explain_found(
     nothing: str,
     method: str,
     out: Path,
+    sharpness: float,
     given: Explaining,
 ) -> int:
     """Find the objects of each photograph, explain them, and write one picture with all of them.
@@ -50,16 +51,18 @@ def explain_found(
         nothing: what to say of a photograph without any.
         method: how to explain.
         out: where the files go.
+        sharpness: an exponent of the overlays.
         given: the options of the command.
     """
     from egcam.cli.inputs import check_method, read_classes
     from egcam.cli.output import own_folder
+    from egcam.drawing.palette import checked_sharpness
     from egcam.models.place_zoo import fitted_to, load
     from egcam.photos.files import find_images, read_image
     from egcam.photos.objects import explain_objects
 
     check_method(method)
-    given.check()
+    checked_sharpness(sharpness)
     network = load(kind, model, given.weights, given.device, read_classes(given.classes))
     files = find_images(images)
     done: list[dict[str, Any]] = []
@@ -71,13 +74,13 @@ def explain_found(
         fitted = fitted_to(network, photograph, kind)
         objects = find(fitted, fitted.images(photograph)[0])
         options, title = given.of_method(fitted), readable(file.name)
-        return explain_objects(fitted, photograph, objects, method, title, options, progress, given.sharpness)
+        return explain_objects(fitted, photograph, objects, method, title, options, progress)
 
     for file, found, warned in explained_each(files, explain, failed, given.as_json):
         if not found.objects:
             note(f"{file}: {nothing}")
         folder = own_folder(out, file, f"{kind}-{method}", taken)
-        done.append(_saved(found, file, folder, method, warned))
+        done.append(_saved(found, file, folder, method, sharpness, warned))
     if given.as_json:
         facts = {"egcam": __version__, "model": network.name, "device": str(network.device), "method": method}
         print_json({**facts, "out": str(out), "images": done, "failed": failed_list(failed)})
@@ -86,11 +89,13 @@ def explain_found(
     return SOME_FAILED if failed else DONE
 
 
-def _saved(found: ExplainedObjects, file: Path, folder: Path, method: str, warned: list[str]) -> dict[str, Any]:
+def _saved(
+    found: ExplainedObjects, file: Path, folder: Path, method: str, sharpness: float, warned: list[str]
+) -> dict[str, Any]:
     """Write the picture, the maps and the record into the photograph's folder; the record."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "objects.png"
-    found.picture().save(picture)
+    found.picture(sharpness).save(picture)
     explanation = found.explanation
     if explanation is not None:
         explanation.save(folder, pictures=False)

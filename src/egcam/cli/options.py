@@ -113,14 +113,7 @@ class Explaining:
     weights: Weights = None
     classes: Classes = None
     signed: Signed = False
-    sharpness: Sharpness = 1.0
     as_json: Json = False
-
-    def check(self) -> None:
-        """Raise where an option is wrong that Typer does not check."""
-        from egcam.drawing.palette import checked_sharpness
-
-        checked_sharpness(self.sharpness)
 
     def classifier(self, model: str, texts: Sequence[str] | None = None) -> Classifier:
         """The classifier called `model`, with the weights and class names that were given."""

@@ -30,6 +30,7 @@ class Explained:
     target: Prediction
     predictions: tuple[Prediction, ...]
     result: Result
+    sharpness: float = 1.0
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -46,7 +47,7 @@ class Explained:
             "passes": explanation.passes,
             "completeness": _completeness(explanation),
             "seconds": round(self.result.seconds, 4),
-            "sharpness": self.result.sharpness,
+            "sharpness": self.sharpness,
             "warnings": list(self.warnings),
             "folder": str(self.folder),
             "overlay": str(self.folder / "overlay.png"),
@@ -60,9 +61,9 @@ class Explained:
         self.folder.mkdir(parents=True, exist_ok=True)
         # The overlay below is sharper than one drawn from the network's small input.
         self.result.explanation.save(self.folder, pictures=False)
-        self.result.overlay.save(self.folder / "overlay.png")
+        self.result.overlay(self.sharpness).save(self.folder / "overlay.png")
         heatmap = self.result.explanation.heatmaps[0].float().cpu().numpy()
-        heatmap_image(heatmap, sharpness=self.result.sharpness).save(self.folder / "heatmap.png")
+        heatmap_image(heatmap, sharpness=self.sharpness).save(self.folder / "heatmap.png")
         record = readable(json.dumps(self.as_dict(), indent=2, ensure_ascii=False))
         (self.folder / _RECORD).write_text(record + "\n", encoding="utf-8")
 

@@ -14,7 +14,6 @@ from egcam.figures.bar_panels import metric_bars as metric_bars
 from egcam.figures.contrast_panels import Contrast as Contrast
 from egcam.figures.contrast_panels import class_contrast as class_contrast
 from egcam.figures.contrast_panels import contrast_of as contrast_of
-from egcam.figures.convergence_panels import convergence as convergence
 from egcam.figures.curve_panels import MeanCurve as MeanCurve
 from egcam.figures.curve_panels import mean_curve as mean_curve
 from egcam.figures.curve_panels import perturbation_curves as perturbation_curves
@@ -22,11 +21,5 @@ from egcam.figures.mask_panels import mask_comparison as mask_comparison
 from egcam.figures.mask_panels import mask_scores as mask_scores
 from egcam.figures.method_grids import method_grid as method_grid
 from egcam.figures.page import save as save
-from egcam.figures.patch_panels import Patch as Patch
-from egcam.figures.patch_panels import choose_patches as choose_patches
-from egcam.figures.patch_panels import top_patches as top_patches
-from egcam.figures.rank_panels import radar as radar
 from egcam.figures.rank_panels import rank_plot as rank_plot
-from egcam.figures.sampling import Convergence as Convergence
-from egcam.figures.sampling import sampling_convergence as sampling_convergence
 from egcam.figures.scores import mean_ranks as mean_ranks

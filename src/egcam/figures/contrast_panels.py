@@ -20,15 +20,10 @@ from egcam.imageops import upsampled
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two classes' maps at the image's size, both divided by the largest absolute value of the two.
+    """Two classes' maps at the image's size, both divided by the largest absolute value of the two."""
 
-    Attributes:
-        this: (H, W) for the first class.
-        that: (H, W) for the second.
-    """
-
-    this: Pixels
-    that: Pixels
+    this: Pixels  # (H, W) for the first class
+    that: Pixels  # (H, W) for the second
 
     @property
     def difference(self) -> Pixels:
@@ -78,7 +73,6 @@ def class_contrast(
     width: style.Width | float = "page",
     colors: str | None = None,
     opacity: float = OPACITY,
-    sharpness: float = 1.0,
 ) -> Figure:
     """The image, why this class, why that class, and the signed difference: why this rather than that.
 
@@ -96,7 +90,6 @@ def class_contrast(
         width: "column" (two by two), "page" (in a row) or inches.
         colors: a matplotlib colour map for the two maps.
         opacity: of the most important place in the overlays.
-        sharpness: an exponent of the overlays, 1 showing the map as it is.
 
     Example:
         >>> import torch, egcam
@@ -138,10 +131,10 @@ def class_contrast(
         if number == 0:
             draw_picture(axes, picture)
         elif number == 3:
-            draw_overlay(axes, greyed(picture), contrast.difference / reach, None, True, opacity, sharpness)
+            draw_overlay(axes, greyed(picture), contrast.difference / reach, None, True, opacity)
         else:
             heat = contrast.this if number == 1 else contrast.that
-            draw_overlay(axes, picture, heat, colors, signed, opacity, sharpness)
+            draw_overlay(axes, picture, heat, colors, signed, opacity)
     top = MARGIN + rows * (header + tall + GAP)
     # Each bar stands below the pictures it is of.
     middles = (2.0, 3.5) if across == 4 else (0.5, 1.5)
@@ -149,7 +142,7 @@ def class_contrast(
     shared, own = (
         sheet.axes(MARGIN + middle * (tile + GAP) - GAP / 2 - wide / 2, top, wide, BAR) for middle in middles
     )
-    draw_color_bar(shared, "importance", colors, signed, opacity, across=True, sharpness=sharpness)
-    draw_color_bar(own, "difference", None, True, opacity, across=True, sharpness=sharpness)
+    draw_color_bar(shared, "importance", colors, signed, opacity, across=True)
+    draw_color_bar(own, "difference", None, True, opacity, across=True)
     own.set_xticks([-1, 0, 1], [f"−{reach:.2g}", "0", f"{reach:.2g}"])
     return sheet.page

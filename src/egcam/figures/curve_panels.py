@@ -29,21 +29,13 @@ _AXES = {"insertion": "share of pixels inserted", "deletion": "share of pixels d
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """Curves of several images as one.
+    """Curves of several images as one."""
 
-    Attributes:
-        fractions: (K,) the share of pixels replaced.
-        mean: (K,) over images.
-        low: (K,) the lower edge of the interval of the mean; the mean itself with a single image.
-        high: (K,) the upper edge.
-        area: the mean of the images' areas.
-    """
-
-    fractions: Values
-    mean: Values
-    low: Values
-    high: Values
-    area: float
+    fractions: Values  # (K,) the share of pixels replaced
+    mean: Values  # (K,) over images
+    low: Values  # (K,) the lower edge of the interval of the mean; the mean itself with a single image
+    high: Values  # (K,) the upper edge
+    area: float  # the mean of the images' areas
 
 
 def mean_curve(curve: Curve, level: float = 0.95, *, resamples: int = 2000, seed: int = 0) -> MeanCurve:

@@ -51,7 +51,6 @@ def mask_comparison(
     width: style.Width | float = "page",
     colors: str | None = None,
     opacity: float = OPACITY,
-    sharpness: float = 1.0,
 ) -> Figure:
     """Image, mask, and the overlay of each method with the object's outline; the localisation score beneath.
 
@@ -65,7 +64,6 @@ def mask_comparison(
         width: "column", "page" or inches.
         colors: a matplotlib colour map.
         opacity: of the most important place in the overlay.
-        sharpness: an exponent of the overlays, 1 showing the map as it is.
 
     Example:
         >>> heat = np.linspace(0, 1, 64).reshape(8, 8)
@@ -104,7 +102,7 @@ def mask_comparison(
     draw_picture(place(1), np.repeat(inside[:, :, None].astype(np.float32), 3, 2))
     for number, method in enumerate(heat, start=2):
         axes = place(number)
-        draw_overlay(axes, picture, heat[method], colors, signed, opacity, sharpness)
+        draw_overlay(axes, picture, heat[method], colors, signed, opacity)
         draw_outline(axes, inside)
     said = metric(measure).name.replace("-", " ")
     if text_layout.width_of(f"{said} 0.000", style.SMALL, bold=True) > tile:
@@ -118,7 +116,7 @@ def mask_comparison(
             write(f"{said} {scores[shown]:.3f}", number, top + tall + 0.03, **look)
     write(f"{inside.mean():.0%} of the image", 1, top + tall + 0.03, color=style.FAINT)
     right = MARGIN + count * (tile + GAP)
-    draw_color_bar(sheet.axes(right, top, BAR, tall), "importance", colors, signed, opacity, sharpness=sharpness)
+    draw_color_bar(sheet.axes(right, top, BAR, tall), "importance", colors, signed, opacity)
     return sheet.page
 
 

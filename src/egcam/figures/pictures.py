@@ -2,7 +2,7 @@
 
 An overlay is two layers, those of `drawing.overlays.overlay_layers`: the photograph and, above it, the map's colours.
 The colour bar of an overlay shows the same colours with the same alpha over a middle grey, as the photograph would be;
-that of a coarse map shows them plain. A coarse map is the map itself: sharpness, an exponent of overlays, leaves it.
+that of a coarse map shows them plain.
 """
 
 from __future__ import annotations
@@ -116,10 +116,9 @@ def draw_overlay(
     colors: str | None = None,
     signed: bool = False,
     opacity: float = OPACITY,
-    sharpness: float = 1.0,
 ) -> tuple[AxesImage, AxesImage]:
     """The picture, and over it the heat map's colours, the more opaque the more important."""
-    below, layer = overlay_layers(picture, heat, colors, signed, opacity, sharpness)
+    below, layer = overlay_layers(picture, heat, colors, signed, opacity)
     shown = draw_picture(axes, below)
     return shown, axes.imshow(layer, extent=_WHOLE, aspect="auto", interpolation="bilinear")
 
@@ -131,7 +130,6 @@ def draw_color_bar(
     signed: bool = False,
     opacity: float | None = None,
     across: bool = False,
-    sharpness: float = 1.0,
 ) -> AxesImage:
     """A colour bar that fills the axes, from 0 (or -1) to 1.
 
@@ -142,11 +140,10 @@ def draw_color_bar(
         signed: from -1 rather than from 0.
         opacity: of an overlay: the colours are then shown over middle grey with the overlay's alpha; None is plain.
         across: lies on its side.
-        sharpness: of the overlays: the colour beside a number is that of a place of this importance.
     """
     low = -1.0 if signed else 0.0
     values = np.linspace(low, 1, 256, dtype=np.float32)[:, None]
-    layer = heat_layer(values, colors, signed, 1.0 if opacity is None else opacity, sharpness)
+    layer = heat_layer(values, colors, signed, 1.0 if opacity is None else opacity)
     alpha = 1 if opacity is None else layer[:, :, 3:]
     shown = alpha * layer[:, :, :3] + (1 - alpha) * _GREY
     shown = shown.transpose(1, 0, 2) if across else shown

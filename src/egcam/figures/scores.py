@@ -1,4 +1,4 @@
-"""The numbers that bars, ranks and radars are drawn from, out of a table of scores or its summary."""
+"""The numbers that bars and ranks are drawn from, out of a table of scores or its summary."""
 
 from __future__ import annotations
 
@@ -77,46 +77,6 @@ def needs_log(panel: Iterable[Mean]) -> bool:
     """
     means = [score.mean for score in panel if isfinite(score.mean)]
     return bool(means) and min(means) > 0 and max(means) > 100 * min(means)
-
-
-def normalised(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, float]:
-    """Each method's mean between the worst (0) and the best (1) of the metric; 1 for all where they are the same.
-
-    Example:
-        >>> panel = {name: Mean("deletion", name, mean) for name, mean in {"a": 1.0, "b": 2.0, "c": 5.0}.items()}
-        >>> normalised(panel, higher_is_better=False)
-        {'a': 1.0, 'b': 0.75, 'c': 0.0}
-    """
-    worst, best = _worst_and_best(panel, higher_is_better)
-    if worst == best:
-        return {method: 1.0 if isfinite(score.mean) else float("nan") for method, score in panel.items()}
-    # Adding 0 turns -0.0, which would be printed so, into 0.0.
-    return {method: (score.mean - worst) / (best - worst) + 0.0 for method, score in panel.items()}
-
-
-def normalised_intervals(panel: Mapping[str, Mean], higher_is_better: bool) -> dict[str, tuple[float, float]]:
-    """The intervals on the scale of `normalised`, the worse end first; none where there is no scale or no interval.
-
-    Example:
-        >>> panel = {"a": Mean("deletion", "a", 1.0, 0.0, 2.0), "b": Mean("deletion", "b", 5.0)}
-        >>> normalised_intervals(panel, higher_is_better=False)
-        {'a': (0.75, 1.25)}
-    """
-    worst, best = _worst_and_best(panel, higher_is_better)
-    if worst == best:
-        return {}
-    found = {}
-    for method, score in panel.items():
-        low, high = sorted((end - worst) / (best - worst) for end in (score.low, score.high))
-        if isfinite(low) and isfinite(high):
-            found[method] = (low, high)
-    return found
-
-
-def _worst_and_best(panel: Mapping[str, Mean], higher_is_better: bool) -> tuple[float, float]:
-    """The ends of a metric's scale; the same twice where no method has a score."""
-    means = [score.mean for score in panel.values() if isfinite(score.mean)] or [0.0]
-    return (min(means), max(means)) if higher_is_better else (max(means), min(means))
 
 
 def mean_ranks(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What one method said about one photograph; `sharpness` is the overlay's, `score` its insertion-deletion."""
+    """What one method said about one photograph."""
 
     method: str
     explanation: Explanation
-    overlay: Image.Image
+    photograph: Image.Image  # the part of it that the network sees
     seconds: float
-    sharpness: float = 1.0
-    score: float | None = None
+    score: float | None = None  # insertion - deletion, where it was measured
+
+    def overlay(self, sharpness: float = 1.0) -> Image.Image:
+        """The map over the photograph."""
+        heat = self.explanation.heatmaps[0].float().cpu().numpy()
+        return overlay_image(self.photograph, heat, sharpness=sharpness)
 
     @property
     def detail(self) -> str:
@@ -52,39 +55,29 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One photograph explained by several methods.
-
-    Args:
-        title: what the photograph is called.
-        photograph: the part of it that the network sees.
-        model: the network's name.
-        target: the explained class.
-        predictions: the most probable classes, best first.
-        results: one for each method that applies to the network.
-        skipped: for each method that does not, why.
-    """
+    """One photograph explained by several methods."""
 
     title: str
-    photograph: Image.Image
+    photograph: Image.Image  # the part of it that the network sees
     model: str
     target: Prediction
-    predictions: tuple[Prediction, ...]
-    results: tuple[Result, ...]
-    skipped: Mapping[str, str]
+    predictions: tuple[Prediction, ...]  # the most probable classes, best first
+    results: tuple[Result, ...]  # one for each method that applies to the network
+    skipped: Mapping[str, str]  # for each method that does not, why
 
     @property
     def several_layers(self) -> bool:
         """Whether the methods looked at different layers, each at its usual one."""
         return len({result.explanation.layer for result in self.results}) > 1
 
-    def tiles(self, side: int = 280) -> list[Tile]:
+    def tiles(self, side: int = 280, sharpness: float = 1.0) -> list[Tile]:
         """The photograph, every method's overlay and the predictions, labelled for a grid."""
         names = [prediction.name for prediction in self.predictions]
         shares = [prediction.probability for prediction in self.predictions]
         said = f"{self.target.name}, {self.target.probability:.1%}"
         overlays = [
             Tile(
-                result.overlay,
+                result.overlay(sharpness),
                 result.method,
                 f"{result.detail}, {result.layer}" if self.several_layers else result.detail,
             )
@@ -93,9 +86,9 @@ class Comparison:
         chart = Tile(bars(names, shares, side), f"top {len(names)} predictions", self.model)
         return [Tile(self.photograph, "photograph", said), *overlays, chart]
 
-    def picture(self, columns: int | None = None, side: int = 280) -> Image.Image:
-        """Everything in one labelled grid."""
-        tiles = self.tiles(side)
+    def picture(self, columns: int | None = None, side: int = 280, sharpness: float = 1.0) -> Image.Image:
+        """Everything in one labelled grid; `sharpness` is an exponent of the overlays."""
+        tiles = self.tiles(side, sharpness)
         heading = f"{self.title}: why “{self.target.name}” ({self.target.probability:.1%})? {self.model}"
         if self.results and not self.several_layers:
             heading += f", {self.results[0].layer}"
@@ -113,7 +106,6 @@ def compare(
     options: Mapping[str, Any] | None = None,
     skip: bool = False,
     progress: Progress | None = None,
-    sharpness: float = 1.0,
 ) -> Comparison:
     """Explain one photograph with several methods.
 
@@ -127,32 +119,46 @@ def compare(
         skip: leave out a method that cannot be applied to this network, and say why in `skipped`; else its
             error is raised.
         progress: called with the share of the work done, from 0 to 1.
-        sharpness: an exponent of the overlays.
     """
     images = classifier.images(image)
     predictions = classifier.predict(images)
     wanted = classifier.chosen(predictions, target)
     photograph = classifier.crop(image)
-    results: list[Result] = []
     skipped: dict[str, str] = {}
+    explained = explained_by_each(
+        classifier, images, methods, wanted.index, options, skipped if skip else None, progress
+    )
+    results = tuple(Result(method, explanation, photograph, seconds) for method, explanation, seconds in explained)
+    return Comparison(title, photograph, classifier.name, wanted, tuple(predictions[:5]), results, skipped)
+
+
+def explained_by_each(
+    classifier: Classifier,
+    images: Tensor,
+    methods: Sequence[str],
+    target: Any,
+    options: Mapping[str, Any] | None = None,
+    skipped: dict[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[str, Explanation, float]]:
+    """Each method's name, its explanation of the images (N, C, H, W), and the seconds it took.
+
+    Options that a method does not take are left out. Where `skipped` is given, it is noted there why a method cannot
+    be applied to the network, instead of raising that.
+    """
     for position, method in enumerate(methods):
         report = piece_of(progress, position, len(methods))
-        with left_out(method, skipped if skip else None):
-            found = explain_one(classifier, images, photograph, method, wanted.index, options, report, sharpness)
-            results.append(found)
+        start = time.perf_counter()
+        try:
+            fitting = classifier.options_for(method, options or {})
+            explanation = classifier.explain(images, method, target, progress=report, **fitting)
+        except EgcamError as error:
+            if skipped is None or isinstance(error, InputError):
+                raise
+            skipped[method] = str(error)
+        else:
+            yield method, explanation, time.perf_counter() - start
         report(1.0)
-    return Comparison(title, photograph, classifier.name, wanted, tuple(predictions[:5]), tuple(results), skipped)
-
-
-@contextmanager
-def left_out(method: str, skipped: dict[str, str] | None) -> Iterator[None]:
-    """Where `skipped` is given, note there why a method cannot be applied to a network, instead of raising that."""
-    try:
-        yield
-    except EgcamError as error:
-        if skipped is None or isinstance(error, InputError):
-            raise
-        skipped[method] = str(error)
 
 
 def explain_one(
@@ -163,18 +169,10 @@ def explain_one(
     target: int | str | None,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    sharpness: float = 1.0,
 ) -> Result:
-    """One method on one image, (1, C, H, W), with its overlay and how long the explanation took.
-
-    Options that the method does not take are left out.
-    """
-    used = classifier.options_for(method, options or {})
-    start = time.perf_counter()
-    explanation = classifier.explain(images, method, target, progress=progress, **used)
-    seconds = time.perf_counter() - start
-    overlay = overlay_image(photograph, explanation.heatmaps[0].float().cpu().numpy(), sharpness=sharpness)
-    return Result(method, explanation, overlay, seconds, sharpness)
+    """One method on one image, (1, C, H, W), and how long the explanation took."""
+    ((_, explanation, seconds),) = explained_by_each(classifier, images, [method], target, options, progress=progress)
+    return Result(method, explanation, photograph, seconds)
 
 
 def scored(comparison: Comparison, classifier: Classifier, image: Image.Image, steps: int = 8) -> Comparison:

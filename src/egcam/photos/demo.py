@@ -36,11 +36,11 @@ _AT_THE_LAST_LAYER = ("cam",)  # by definition; with a linear head it is what ev
 
 @dataclass(frozen=True)
 class Photograph:
-    """A photograph of scikit-image, what it shows, and what to look at in its maps."""
+    """A photograph of scikit-image."""
 
     name: str
     shows: str
-    note: str
+    note: str  # what to look at in its maps
 
     def read(self) -> Image.Image:
         """The photograph."""

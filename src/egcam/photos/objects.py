@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from egcam.models.classifier import Classifier
 from egcam.models.image_targets import ImageTarget, image_part
 from egcam.models.restore import untouched
 from egcam.models.weights import one_line
+from egcam.photos.comparison import explained_by_each
 from egcam.progress import Progress
 from egcam.targets import Box, Mask
 from egcam.targets.masks import segmentation_in
@@ -32,23 +32,14 @@ _LEAST_SHARE = 0.005  # of the photograph, for a class nobody asked for
 
 @dataclass(frozen=True)
 class FoundObject:
-    """One object in a photograph.
-
-    Attributes:
-        label: its class.
-        name: of the class.
-        score: how sure the network is; for a segmented class, the mean probability inside its mask.
-        size: (height, width) of the image that the box or mask is of.
-        box: (left, top, right, bottom) of a detected object.
-        mask: (height, width) of a segmented one.
-    """
+    """One object in a photograph."""
 
     label: int
-    name: str
-    score: float
-    size: tuple[int, int]
-    box: tuple[float, float, float, float] | None = None
-    mask: Tensor | None = None
+    name: str  # of its class
+    score: float  # how sure the network is; for a segmented class, the mean probability inside its mask
+    size: tuple[int, int]  # (height, width) of the image that the box or mask is of
+    box: tuple[float, float, float, float] | None = None  # (left, top, right, bottom) of a detected object
+    mask: Tensor | None = None  # (height, width) of a segmented one
 
     @property
     def target(self) -> ImageTarget:
@@ -83,44 +74,33 @@ class FoundObject:
 
 @dataclass(frozen=True)
 class ExplainedObjects:
-    """The objects of one photograph and their maps.
-
-    Attributes:
-        title: what the photograph is called.
-        photograph: as sharp as it is.
-        model: the network's name.
-        objects: the surest first.
-        explanation: one map for each object; None if there is no object.
-        seconds: the explanation took.
-        sharpness: an exponent of the overlays.
-    """
+    """The objects of one photograph and their maps."""
 
     title: str
-    photograph: Image.Image
+    photograph: Image.Image  # as sharp as it is
     model: str
-    objects: tuple[FoundObject, ...]
-    explanation: Explanation | None
+    objects: tuple[FoundObject, ...]  # the surest first
+    explanation: Explanation | None  # one map for each object; None if there is no object
     seconds: float = 0.0
-    sharpness: float = 1.0
 
-    def picture(self, side: int = 360) -> Image.Image:
+    def picture(self, sharpness: float = 1.0, side: int = 360) -> Image.Image:
         """The photograph with all objects marked, and beside it each object with its map."""
         marked = self.photograph
         for number, one in reversed(list(enumerate(self.objects))):
             marked = one.marked_in(marked, mark_color(number), one.name)
         count = len(self.objects)
-        tiles = [Tile(marked, f"{count} object{'s' if count != 1 else ''}", self.model), *self._overlays()]
+        tiles = [Tile(marked, f"{count} object{'s' if count != 1 else ''}", self.model), *self._overlays(sharpness)]
         method = "" if self.explanation is None else f" · {self.explanation.method} at {_few(self.explanation.layer)}"
         height = min(side * 3 // 2, round(side * self.photograph.height / self.photograph.width))
         return grid(tiles, _columns(len(tiles)), side, f"{self.title}{method}", height)
 
-    def _overlays(self) -> list[Tile]:
+    def _overlays(self, sharpness: float) -> list[Tile]:
         if self.explanation is None:
             return []
         maps = self.explanation.heatmaps.float().cpu().numpy()
         tiles = []
         for number, (one, heat) in enumerate(zip(self.objects, maps, strict=True)):
-            overlay = overlay_image(self.photograph, heat, sharpness=self.sharpness)
+            overlay = overlay_image(self.photograph, heat, sharpness=sharpness)
             detail = "no evidence: the map is zero" if not np.any(heat) else _where(one)
             tiles.append(Tile(one.marked_in(overlay, mark_color(number)), one.title, detail))
         return tiles
@@ -209,7 +189,6 @@ def explain_objects(
     title: str = "",
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    sharpness: float = 1.0,
 ) -> ExplainedObjects:
     """Explain each object of a photograph.
 
@@ -221,15 +200,11 @@ def explain_objects(
         title: what to call the photograph.
         options: for the method; those it does not take are left out.
         progress: called with the share of the work done, from 0 to 1.
-        sharpness: an exponent of the overlays.
     """
     picture = network.crop(photograph)
     if not objects:
-        return ExplainedObjects(title, picture, network.name, (), None, sharpness=sharpness)
-    start = time.perf_counter()
+        return ExplainedObjects(title, picture, network.name, (), None)
     images = network.images(photograph).expand(len(objects), -1, -1, -1)
     targets = [one.target for one in objects]
-    used = network.options_for(method, options or {})
-    explanation = network.explain(images, method, targets, progress=progress, **used)
-    seconds = time.perf_counter() - start
-    return ExplainedObjects(title, picture, network.name, tuple(objects), explanation, seconds, sharpness)
+    ((_, explanation, seconds),) = explained_by_each(network, images, [method], targets, options, progress=progress)
+    return ExplainedObjects(title, picture, network.name, tuple(objects), explanation, seconds)

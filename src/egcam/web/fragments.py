@@ -151,7 +151,7 @@ def thumbnail(image: Image.Image, side: int) -> str:
 def _shown(result: Result) -> dict[str, object]:
     """What the page says of one method's overlay."""
     return {
-        "image": result.overlay,
+        "image": result.overlay(),
         "name": style.label(result.method),
         "where": strongest(result.explanation),
         "cost": result.cost,

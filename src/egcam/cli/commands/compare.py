@@ -21,6 +21,7 @@ def compare(
     target: opt.Target = None,
     out: opt.Out = opt.OUT,
     texts: opt.Texts = None,
+    sharpness: opt.Sharpness = 1.0,
     *,
     given: opt.Explaining,
 ) -> int:
@@ -28,12 +29,13 @@ def compare(
     from egcam.attribution.registry import usual_methods
     from egcam.cli.inputs import read_methods, read_target
     from egcam.cli.output import comparison_dict, fitting_name
+    from egcam.drawing.palette import checked_sharpness
     from egcam.errors import InputError
     from egcam.photos.comparison import compare as run
     from egcam.photos.files import read_image
 
     names = read_methods(methods) if methods else usual_methods()
-    given.check()
+    checked_sharpness(sharpness)
     try:
         photograph = read_image(image)
     except InputError as error:
@@ -46,12 +48,12 @@ def compare(
     wanted, everything = read_target(target), (methods or "").strip() == "all"
     with short_warnings(image), progress_bar(f"comparing {len(names)} methods", wanted=not given.as_json) as share:
         title = readable(image.name)
-        found = run(classifier, photograph, names, title, wanted, options, everything, share, given.sharpness)
+        found = run(classifier, photograph, names, title, wanted, options, everything, share)
     for name, reason in found.skipped.items():
         note(f"{name} is left out: {reason}")
     out.mkdir(parents=True, exist_ok=True)
     picture = out / fitting_name(image.stem, "-comparison.png")
-    found.picture().save(picture)
+    found.picture(sharpness=sharpness).save(picture)
     if given.as_json:
         print_json({"egcam": __version__, "file": str(image), "picture": str(picture), **comparison_dict(found)})
     else:

@@ -19,6 +19,7 @@ def detect(
     ] = 0.5,
     most: opt.Most = 5,
     out: opt.Out = opt.OUT,
+    sharpness: opt.Sharpness = 1.0,
     *,
     given: opt.Explaining,
 ) -> int:
@@ -38,5 +39,6 @@ def detect(
         f"no object is found with a score of at least {threshold:g}; --threshold sets another",
         method,
         out,
+        sharpness,
         given,
     )

@@ -37,6 +37,7 @@ def explain(
             help="What is explained: logit, probability, or sigmoid (multi-label); default: the method's own.",
         ),
     ] = None,
+    sharpness: opt.Sharpness = 1.0,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many predictions --json lists.")] = 5,
     *,
     given: opt.Explaining,
@@ -48,12 +49,13 @@ def explain(
     """
     from egcam.cli.inputs import check_folder, check_method, read_reshape, read_target
     from egcam.cli.output import Explained, own_folder, print_table
+    from egcam.drawing.palette import checked_sharpness
     from egcam.photos.comparison import explain_one
     from egcam.photos.files import find_images, read_image
 
     check_method(method)
     check_folder(out)
-    given.check()
+    checked_sharpness(sharpness)
     files = find_images(images)
     classifier = given.classifier(model, texts)
     options = {
@@ -71,14 +73,14 @@ def explain(
         photograph = read_image(file)
         images, crop = classifier.images(photograph), classifier.crop(photograph)
         wanted = read_target(target)
-        return explain_one(classifier, images, crop, method, wanted, options, progress, given.sharpness)
+        return explain_one(classifier, images, crop, method, wanted, options, progress)
 
     for file, result, warned in explained_each(files, explain_file, failed, given.as_json):
         assert result.explanation.outputs is not None
         predictions = classifier.predictions(result.explanation.outputs, multilabel=score == "sigmoid")
         said = classifier.explained_class(result.explanation, predictions)
         folder = own_folder(out, file, method, taken)
-        explained.append(Explained(file, folder, said, tuple(predictions[:top]), result, tuple(warned)))
+        explained.append(Explained(file, folder, said, tuple(predictions[:top]), result, sharpness, tuple(warned)))
         explained[-1].save()
     if given.as_json:
         print_json(

@@ -35,7 +35,7 @@ def figure(
         str,
         typer.Argument(
             metavar="KIND",
-            help="grid, mask, patches, contrast, convergence, curves, bars, ranks or radar.",
+            help="grid, mask, contrast, curves, bars or ranks.",
             show_default=False,
         ),
     ],
@@ -50,18 +50,13 @@ def figure(
         list[Path] | None,
         typer.Option(metavar="FILE", help="The object, white on black, in its image's size; once per image."),
     ] = None,
-    saturated: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="grid: images with a saturated score, for a second block.")
-    ] = None,
     metrics: Annotated[
-        str | None, typer.Option(metavar="a,b,c", help="bars, ranks, radar, mask: which quality metrics.")
+        str | None, typer.Option(metavar="a,b,c", help="bars, ranks, mask: which quality metrics.")
     ] = None,
     step: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Pixels changed at once in curves and their areas; default: one row."),
     ] = None,
-    patches: Annotated[int, typer.Option(metavar="N", min=1, help="patches: how many cells of the grid.")] = 4,
-    grid: Annotated[int, typer.Option(metavar="N", min=1, help="patches: cells along each side of the image.")] = 7,
     texts: opt.Texts = None,
     width: Annotated[str | None, typer.Option(metavar="W", help="column (3.3 in), page (6.9 in), or inches.")] = None,
     colors: Annotated[
@@ -78,8 +73,7 @@ def figure(
     """Compute and draw a figure for a paper, as PNG, SVG or PDF.
 
     grid: image, coarse maps and overlays of several methods. mask: maps beside the object's mask, with scores.
-    patches: the most important parts. contrast: why this class rather than that. convergence: how many samples a map
-    needs. curves: insertion and deletion. bars, ranks, radar: quality metrics.
+    contrast: why this class rather than that. curves: insertion and deletion. bars, ranks: quality metrics.
     """
     from egcam.cli.inputs import read_methods, read_target
     from egcam.figures.page import checked_path, save
@@ -92,32 +86,28 @@ def figure(
     names = read_methods(methods) if methods else wanted.methods
     if wanted.one_method and len(names) > 1:
         raise InputError(f"a figure of kind {kind} shows one method, not {len(names)}: pass --methods {names[-1]}")
-    style = {"width": _width(width or wanted.width)} | _overlay_style(kind, wanted, colors, given.sharpness)
+    style = {"width": _width(width or wanted.width)} | _overlay_style(kind, wanted, colors)
     files, masks = find_images(images), mask or []
-    _check_images(kind, wanted, files, masks, saturated or [])
+    _check_images(kind, wanted, files, masks)
     classifier = given.classifier(model, texts)
     options = given.of_method(classifier)
     failed: dict[str, str] = {}
     photographs = _read(classifier, files, target, masks, failed)
-    more = _read(classifier, find_images(saturated) if saturated else [], target, [], failed)
-    if not photographs or (saturated and not more):
+    if not photographs:
         return none_read(failed, given.as_json)
     with (
-        short_warnings(", ".join(str(one.file) for one in photographs[:2])),
+        short_warnings(", ".join(str(photograph.file) for photograph in photographs[:2])),
         progress_bar(f"figure: {kind}", wanted=not given.as_json) as share,
     ):
         request = Request(
             classifier,
             photographs,
-            more,
             names,
             everything=(methods or "").strip() == "all",
             options=options,
             contrast_with=read_target(contrast_with),
             metrics=metrics,
             step=step,
-            patches=patches,
-            grid=grid,
             style=style,
             progress=share,
         )
@@ -140,34 +130,26 @@ def _width(text: str) -> str | float:
     return width
 
 
-def _overlay_style(kind: str, wanted: Kind, colors: str | None, sharpness: float) -> dict[str, Any]:
-    """What was asked for of the overlays, where the figure has any."""
-    from egcam.drawing.palette import checked_sharpness, heat_colors
+def _overlay_style(kind: str, wanted: Kind, colors: str | None) -> dict[str, Any]:
+    """The colours that were asked for, where the figure has overlays."""
+    from egcam.drawing.palette import heat_colors
 
-    asked: dict[str, Any] = {}
-    if colors is not None:
-        heat_colors(colors)
-        asked["colors"] = colors
-    if checked_sharpness(sharpness) != 1.0:
-        asked["sharpness"] = sharpness
+    if colors is None:
+        return {}
+    heat_colors(colors)
     if wanted.has_overlays:
-        return asked
-    for name in asked:
-        note(f"a figure of kind {kind} has no heat map and ignores --{name}")
+        return {"colors": colors}
+    note(f"a figure of kind {kind} has no heat map and ignores --colors")
     return {}
 
 
-def _check_images(
-    kind: str, wanted: Kind, files: Sequence[Path], masks: Sequence[Path], saturated: Sequence[Path]
-) -> None:
+def _check_images(kind: str, wanted: Kind, files: Sequence[Path], masks: Sequence[Path]) -> None:
     if wanted.one_image and len(files) > 1:
         raise InputError(f"a figure of kind {kind} shows one image, not {len(files)}: call it for each")
     if wanted.needs_mask and not masks:
         raise InputError(f"a figure of kind {kind} needs the object's mask: pass --mask FILE, white on the object")
     if masks and len(masks) != len(files):
         raise InputError(f"{len(masks)} masks for {len(files)} image(s): pass --mask once for each image, in order")
-    if saturated and kind != "grid":
-        raise InputError(f"--saturated is for a figure of kind grid, not {kind}")
 
 
 def _read(
@@ -198,8 +180,8 @@ def _report(
             "model": request.classifier.name,
             "methods": [method for method in request.methods if method not in drawn.skipped],
             "images": [
-                {"file": str(one.file), "target": prediction_dict(one.target)}
-                for one in (*request.photographs, *request.saturated)
+                {"file": str(photograph.file), "target": prediction_dict(photograph.target)}
+                for photograph in request.photographs
             ],
             **numbers,
             "skipped": drawn.skipped,
@@ -207,7 +189,7 @@ def _report(
         }
         print_json(document)
         return
-    count = len(request.photographs) + len(request.saturated)
+    count = len(request.photographs)
     names = " and ".join(str(file) for file in files)
     console().print(
         f"{kind} of {count} image(s), {len(request.methods) - len(drawn.skipped)} method(s): {names}", markup=False

@@ -26,6 +26,7 @@ def segment(
     method: opt.Method = opt.DEFAULT_METHOD,
     most: opt.Most = 5,
     out: opt.Out = opt.OUT,
+    sharpness: opt.Sharpness = 1.0,
     *,
     given: opt.Explaining,
 ) -> int:
@@ -47,5 +48,6 @@ def segment(
         f"no pixel is classified as {' or '.join(wanted)}" if wanted else "only background is found",
         method,
         out,
+        sharpness,
         given,
     )
