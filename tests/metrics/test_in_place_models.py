@@ -14,7 +14,6 @@ from egcam.evaluation.evaluate import evaluate
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.zoo import Classifier
 from egcam.saturation_check.measure import saturation
-from egcam.saturation_check.patches import top_patches
 from metrics.conftest import measured
 
 NAMES = [name for name in metrics.names() if "model" in metrics.metric(name).needs and name != "running-time"]
@@ -99,21 +98,19 @@ def test_evaluate():
     assert repr(tables[0]) == repr(tables[1])
 
 
-def test_patches_saturation_and_predictions():
+def test_saturation_and_predictions():
     found = []
     for in_place in (False, True):
         images, model = pictures(3), Normalising(in_place, 3)
-        heat = torch.rand(COUNT, SIZE, SIZE, generator=torch.Generator().manual_seed(2))
-        patches = top_patches(model, images, heat, grid=2, count=1, batch_size=2)
         curves = saturation(model, images, "conv", steps=4)
         classifier = Classifier(model, "small", list("abcd"), Preprocessing((SIZE, SIZE), SIZE))
         chances = torch.tensor([one.probability for one in classifier.predict(images[:1])])
-        found.append([patches.shown, patches.scores, patches.background, patches.full, curves.logit, chances])
+        found.append([curves.probability[:, -1], curves.logit, chances])
         assert torch.equal(images, pictures(3))
     for plain, other in zip(*found, strict=True):
         torch.testing.assert_close(other, plain, rtol=0, atol=0)
     expected = Normalising(False, 3).eval()(pictures(3)).softmax(1).amax(1)
-    torch.testing.assert_close(found[1][3], expected.detach())
+    torch.testing.assert_close(found[1][0], expected.detach())
 
 
 def test_explanations_of_an_in_place_model_are_scored_like_any_other():

@@ -1,30 +1,21 @@
-"""The saturation study's figures: curves, the images used, one image coming up from black, and where methods point.
-
-All are as wide as a column of a paper and meant to be printed at that size.
-"""
+"""The figure of the paper's study: what networks say, and how long their gradient is, as images come up from black."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
-from egcam.drawing.overlays import overlay_image
-from egcam.drawing.palette import Pixels
 from egcam.drawing.text_layout import fitted, width_of
 from egcam.errors import InputError
 from egcam.figures import style
 from egcam.figures.page import Page
-from egcam.figures.pictures import as_rgb, draw_picture
-from egcam.figures.sheet import Sheet
 from egcam.figures.ticks import plain_numbers, these_numbers
 from egcam.saturation_check.result import Quantity, Saturation
-from egcam.saturation_check.study import ModelStudy
 
 # Networks, not methods: colours of their own order, and line styles that survive a grey print.
 _COLORS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.BLACK)
@@ -36,8 +27,6 @@ _PANELS: tuple[tuple[Quantity, str], ...] = (
     ("gradient", "Gradient length ÷ mean"),
 )
 _BOUNDS: dict[Quantity, tuple[float, float]] = {"cosine": (-1, 1), "probability": (0, 1), "gradient": (0, np.inf)}
-_GAP = 0.06
-_LINE = 0.13
 
 
 def curves(measured: Mapping[str, Saturation], width: style.Width | float = "column") -> Page:
@@ -124,128 +113,3 @@ def _set_heights(axes: Axes, quantity: Quantity) -> None:
         plain_numbers(axes.yaxis)
     else:
         plain_numbers(axes.yaxis)
-
-
-def samples(study: ModelStudy) -> Page:
-    """The sample sheet: every image as the network sees it, with its label and the label's softmax score."""
-    columns = max(1, min(5, len(study.pictures)))
-    side = min((style.COLUMN_WIDTH - _GAP * (columns + 1)) / columns, 1.0)
-    scores = study.measured.probability[:, -1].tolist()
-    labels = [
-        [*fitted(name, side, style.SMALL, 2).split("\n"), f"{score:.0%}"]
-        for name, score in zip(study.classes, scores, strict=True)
-    ]
-    row_height = side + max(map(len, labels)) * _LINE + 0.1
-    rows = -(-len(study.pictures) // columns)
-    sheet = Sheet(columns * (side + _GAP) + _GAP, rows * row_height + _GAP)
-    for index, (picture, lines) in enumerate(zip(study.pictures, labels, strict=True)):
-        row, column = divmod(index, columns)
-        left, top = _GAP + column * (side + _GAP), _GAP + row * row_height
-        _place(sheet, as_rgb(picture), left, top, side)
-        _write_lines(sheet, lines, left + side / 2, top + side)
-    return sheet.page
-
-
-def strip(studies: Sequence[ModelStudy]) -> Page:
-    """The first image coming up from black, as the first network sees it; below it each network's softmax score."""
-    inches, index = style.COLUMN_WIDTH, 0
-    alphas = studies[0].measured.alphas.tolist()
-    chosen = _spread_over(alphas, 10)
-    columns = len(chosen) if len(chosen) <= 6 else -(-len(chosen) // 2)
-    side = min((inches - _GAP * (columns + 1)) / columns, 1.0)
-    header = _LINE * len(studies) + 0.04
-    row_height = side + (1 + len(studies)) * _LINE + 0.1
-    sheet = Sheet(inches, header + -(-len(chosen) // columns) * row_height + _GAP)
-    for number, study in enumerate(studies):
-        text = fitted(f"{study.label}: softmax score of “{study.classes[index]}”", inches - 2 * _GAP, style.SMALL, 1)
-        _write_lines(sheet, [text], _GAP, number * _LINE - 0.02, across="left", color=_COLORS[number % len(_COLORS)])
-    picture = as_rgb(studies[0].pictures[index])
-    for place, step in enumerate(chosen):
-        row, column = divmod(place, columns)
-        left, top = _GAP + column * (side + _GAP), header + row * row_height
-        _place(sheet, picture * np.float32(alphas[step]), left, top, side)
-        _write_lines(sheet, [f"a = {alphas[step]:.2f}"], left + side / 2, top + side)
-        for number, study in enumerate(studies):
-            score = f"{float(study.measured.probability[index, step]):.3f}"
-            below = top + side + (1 + number) * _LINE
-            _write_lines(sheet, [score], left + side / 2, below, color=_COLORS[number % len(_COLORS)])
-    return sheet.page
-
-
-def _spread_over(alphas: Sequence[float], count: int) -> list[int]:
-    """The steps nearest to `count` even values of a, each once."""
-    wanted = np.linspace(0, 1, max(2, min(count, len(alphas))))
-    return sorted({int(np.abs(np.asarray(alphas) - value).argmin()) for value in wanted})
-
-
-def patches(study: ModelStudy, sharpness: float = 1.0) -> Page:
-    """Where each method points, side by side: its map with the hottest patches framed, and what is shown of them.
-
-    The numbers are softmax scores of the label: for the image, for the image blurred all over, and the insertion score,
-    for the image blurred but for the patches. `sharpness` is an exponent of the overlays.
-    """
-    inches, count = style.COLUMN_WIDTH, min(2, len(study.pictures))
-    columns = 1 + len(study.methods)
-    side = (inches - _GAP * (columns + 1)) / columns
-    header = 2 * _LINE + 0.06
-    block = 2 * side + 2 * _GAP + _LINE + 0.06
-    sheet = Sheet(inches, header + count * block)
-    title = fitted(f"{study.label}, layer {study.measured.layer}", inches - 2 * _GAP, style.SMALL, 1)
-    _write_lines(sheet, [title], _GAP, -0.02, across="left")
-    for column, method in enumerate(study.methods):
-        middle = _GAP + (column + 1) * (side + _GAP) + side / 2
-        name = fitted(style.label(method), side, style.SMALL, 1)
-        _write_lines(sheet, [name], middle, _LINE - 0.01, color=style.color(method))
-    for index in range(count):
-        _draw_pointed(sheet, study, index, side, header + index * block, sharpness)
-    return sheet.page
-
-
-def _draw_pointed(sheet: Sheet, study: ModelStudy, index: int, side: float, top: float, sharpness: float) -> None:
-    picture = study.pictures[index]
-    _place(sheet, as_rgb(picture), _GAP, top, side)
-    first = next(iter(study.methods.values())).patches
-    numbers = [f"image  {float(first.full[index]):.3f}", f"blurred  {float(first.background[index]):.3f}"]
-    label = fitted(f"“{study.classes[index]}”", side, style.SMALL, 3).split("\n")
-    _write_lines(sheet, [*label, *numbers], _GAP, top + side + _GAP, across="left")
-    for column, (method, one) in enumerate(study.methods.items()):
-        left = _GAP + (column + 1) * (side + _GAP)
-        heat = one.explanation.heatmaps[index].float().cpu().numpy()
-        lower = top + side + _GAP
-        overlay = overlay_image(picture, heat, sharpness=sharpness)
-        for shown, above in ((overlay, top), (one.pictures[index], lower)):
-            axes = _place(sheet, as_rgb(shown), left, above, side)
-            _frame_patches(axes, one.patches.boxes(index), style.color(method))
-        score = f"{one.patches.cells.shape[1]} patches  {float(one.patches.scores[index]):.3f}"
-        _write_lines(sheet, [score], left + side / 2, lower + side, color=style.color(method), bold=True)
-
-
-def _frame_patches(axes: Axes, boxes: Sequence[tuple[float, float, float, float]], color: str) -> None:
-    for left, top, right, bottom in boxes:
-        # White below the colour: seen on dark and on light ground.
-        for line, paint in ((2.0, "white"), (1.0, color)):
-            axes.add_patch(
-                Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=paint, linewidth=line)
-            )
-
-
-def _place(sheet: Sheet, pixels: Pixels, left: float, top: float, side: float) -> Axes:
-    """A square picture, placed in inches."""
-    axes = sheet.axes(left, top, side, side)
-    draw_picture(axes, pixels)
-    return axes
-
-
-def _write_lines(
-    sheet: Sheet,
-    lines: Sequence[str],
-    left: float,
-    top: float,
-    across: str = "center",
-    color: str = style.INK,
-    bold: bool = False,
-) -> None:
-    """Lines below `top`, each on its own base line: set as one text they would shift with their letters' tails."""
-    for number, text in enumerate(lines):
-        base = top + 0.02 + (number + 0.85) * _LINE
-        sheet.write(text, left, base, across=across, down="baseline", color=color, bold=bold)

@@ -18,11 +18,12 @@ from egcam.models.capture import GradientPass, Probe
 from egcam.models.class_names import Classes
 from egcam.models.dimensions import dimensions_of
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
-from egcam.models.layers import find_layer, resolve
+from egcam.models.layers import BY_WORD, is_word, resolve
 from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import untouched
 from egcam.models.rows import check_rows
 from egcam.models.targets import Target, Targets, by_class, class_scores, known_classes, probabilities
+from egcam.models.trace import dry_run
 from egcam.rng import generator
 from egcam.saturation_check.result import Saturation
 
@@ -35,7 +36,7 @@ SPACINGS: tuple[Spacing, ...] = ("even", "uniform")
 def saturation(
     model: nn.Module,
     images: Tensor,
-    layer: nn.Module | str | None = None,
+    layer: nn.Module | str | None = "inner",
     steps: int = 25,
     target: Target = None,
     *,
@@ -65,7 +66,8 @@ def saturation(
     Args:
         model: the classifier.
         images: (N, C, H, W), preprocessed as the model expects.
-        layer: a module or its dotted name; None finds the last one with spatial extent.
+        layer: a module or its dotted name; "inner" is the one that SlopeCAM explains, "last" or None the last one
+            with spatial extent.
         steps: how many values of a.
         target: the label followed, for all or each of the images; None is the prediction for the full image.
         spacing: "even", from 0 to 1 in equal steps; or "uniform", as in the paper: `steps` draws from U(0, 1), sorted,
@@ -102,7 +104,10 @@ def saturation(
     parts = []
     with untouched(network, images.device):
         check_rows(network, images, extra)
-        points = resolve(network, layer, lambda: find_layer(network, images, extra))
+        word = "last" if layer is None else layer if is_word(layer, network) else None
+        points = resolve(
+            network, None if word else layer, lambda: BY_WORD[str(word)](network, dry_run(network, images, extra))
+        )
         if len(points) != 1:
             raise LayerError("saturation looks at one layer: pass one, and call it again for others")
         probe = Probe(network, points, extra, as_reshape(reshape))
@@ -190,14 +195,14 @@ def _measured(task: Task, black: Tensor, alphas: Tensor) -> tuple[Tensor, ...]:
     if task.probe.extra.by_row():
         alike = list(torch.arange(count, device="cpu")[:, None])
     for part in chunks(alike, task.batch_size):
-        one_of_each = torch.stack([own[0] for own in part])
-        values = table.read(task.gradients(black.expand(len(part), *black.shape[1:]), one_of_each))
-        for place, own in enumerate(part):
-            table.write(own, torch.zeros_like(own), *(value[[place] * len(own)] for value in values))
+        first_of_each = torch.stack([rows[0] for rows in part])
+        values = table.read(task.gradients(black.expand(len(part), *black.shape[1:]), first_of_each))
+        for place, rows in enumerate(part):
+            table.write(rows, torch.zeros_like(rows), *(value[[place] * len(rows)] for value in values))
     pairs = [(row, step) for row in range(count) for step in range(1, steps - 1)]
     for batch in chunks(pairs, task.batch_size):
-        own, step = torch.tensor(batch, device="cpu").T
-        table.write(own, step, *table.read(task.gradients(scaled(task.images[own], black, alphas[step]), own)))
+        image, step = torch.tensor(batch, device="cpu").T
+        table.write(image, step, *table.read(task.gradients(scaled(task.images[image], black, alphas[step]), image)))
     return table.columns()
 
 
@@ -224,15 +229,15 @@ class _Table:
         embedding, gradient = _precise(seen.activations[0]).flatten(1), _precise(seen.gradients[0]).flatten(1)
         return embedding, gradient, _precise(class_scores(seen.output, len(embedding)))
 
-    def write(self, own: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, outputs: Tensor) -> None:
-        """Put down what a pass showed of images `own` at steps `step`."""
-        own, step = own.to(outputs.device), step.to(outputs.device)
-        labels = self.labels[own][:, None]
-        self.logit[own, step] = by_class(outputs, self.classes).gather(1, labels)[:, 0]
-        self.probability[own, step] = probabilities(outputs, self.classes).gather(1, labels)[:, 0]
-        self.cosine[own, step] = _cosine(embedding, self.full_embedding[own])
-        self.length[own, step] = gradient.norm(dim=1)
-        self.mean_gradient.index_add_(0, own, gradient * self.weights[step][:, None])
+    def write(self, image: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, outputs: Tensor) -> None:
+        """Put down what a pass showed of some images, each at a step."""
+        image, step = image.to(outputs.device), step.to(outputs.device)
+        labels = self.labels[image][:, None]
+        self.logit[image, step] = by_class(outputs, self.classes).gather(1, labels)[:, 0]
+        self.probability[image, step] = probabilities(outputs, self.classes).gather(1, labels)[:, 0]
+        self.cosine[image, step] = _cosine(embedding, self.full_embedding[image])
+        self.length[image, step] = gradient.norm(dim=1)
+        self.mean_gradient.index_add_(0, image, gradient * self.weights[step][:, None])
 
     def columns(self) -> tuple[Tensor, ...]:
         """All measurements, in the order of `Saturation`."""

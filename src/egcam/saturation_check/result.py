@@ -19,31 +19,18 @@ QUANTITIES: tuple[Quantity, ...] = ("cosine", "logit", "probability", "gradient"
 
 @dataclass(frozen=True, eq=False)
 class Saturation:
-    """Curves from black (a = 0) to the image (a = 1): what `egcam.saturation` returns.
+    """Curves from black (a = 0) to the image (a = 1): what `egcam.saturation` returns."""
 
-    Attributes:
-        alphas: (S,) the values of a, rising from 0 to 1.
-        cosine: (N, S) the cosine similarity of the layer's output to its output for the full image.
-        logit: (N, S) the label's logit.
-        probability: (N, S) the label's softmax score.
-        gradient: (N, S) the length of the gradient of the logit at the layer.
-        agreement: (N,) the cosine similarity of the gradient at the image to the mean gradient over the path.
-        targets: (N,) the labels.
-        layer: the layer's name.
-        spacing: how the values of a were chosen.
-        passes: how many single-image passes through the network it took.
-    """
-
-    alphas: Tensor
-    cosine: Tensor
-    logit: Tensor
-    probability: Tensor
-    gradient: Tensor
-    agreement: Tensor
-    targets: Tensor
+    alphas: Tensor  # (S,) the values of a, rising from 0 to 1
+    cosine: Tensor  # (N, S) the cosine similarity of the layer's output to its output for the full image
+    logit: Tensor  # (N, S) the label's logit
+    probability: Tensor  # (N, S) the label's softmax score
+    gradient: Tensor  # (N, S) the length of the gradient of the logit at the layer
+    agreement: Tensor  # (N,) the cosine similarity of the gradient at the image to the mean gradient over the path
+    targets: Tensor  # (N,) the labels
     layer: str
-    spacing: str
-    passes: int
+    spacing: str  # how the values of a were chosen
+    passes: int  # single-image passes through the network
 
     def __len__(self) -> int:
         return len(self.logit)
@@ -53,15 +40,6 @@ class Saturation:
         check_known(of, QUANTITIES, "quantity")
         found: Tensor = getattr(self, of)
         return found
-
-    def mean(self, of: Quantity) -> Tensor:
-        """(S,) the mean over the images."""
-        return self.curve(of).mean(0)
-
-    def spread(self, of: Quantity) -> Tensor:
-        """(S,) two standard deviations over the images; zero for a single image."""
-        values = self.curve(of)
-        return 2 * values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
 
     def reach(self, share: float = 0.9, of: Quantity = "logit") -> Tensor:
         """(N,) the smallest a from which on the output stays at or above `share` of its way from black to the image.
@@ -87,18 +65,21 @@ class Saturation:
 
     @property
     def verdict(self) -> Verdict:
-        """What the numbers say about the plain gradient at this layer."""
+        """What the numbers say about the plain gradient at this layer: of means over the images that have them."""
         return Verdict(
             images=len(self),
-            reach=_mean(self.reach()),
-            saturated=_mean(self.saturated_share),
-            score_reach=_mean(self.reach(of="probability")),
-            score_saturated=_mean(self.share_within(of="probability")),
-            gradient_size=_mean(self.gradient_size),
-            agreement=_mean(self.agreement),
+            layer=self.layer,
+            **{name: float(values.nanmean()) for name, values in self.numbers.items()},
         )
 
-
-def _mean(values: Tensor) -> float:
-    """The mean of those images where the number is defined; NaN if it is for none."""
-    return float(values.nanmean())
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        """(N,) each: what the verdict takes the means of, NaN where a number is not defined."""
+        return {
+            "reach": self.reach(),
+            "saturated": self.saturated_share,
+            "score_reach": self.reach(of="probability"),
+            "score_saturated": self.share_within(of="probability"),
+            "gradient_size": self.gradient_size,
+            "agreement": self.agreement,
+        }

@@ -27,27 +27,19 @@ class Verdict:
     cosine to the path's mean gradient is at least 0.9. The plain gradient can be trusted if it is kept, saturated or
     not. If it is not kept, it cannot be trusted where the output is saturated, and only with care where it is not.
 
-    Attributes:
-        images: how many images were measured.
-        reach: the smallest a after which the logit stays at or above 90 % of its rise from black to the image.
-        saturated: the share of the path on which the logit is within 10 % of its end.
-        score_reach: as `reach`, for the softmax score.
-        score_saturated: as `saturated`, for the softmax score.
-        gradient_size: the gradient's length at the image over its mean along the path.
-        agreement: the cosine of the gradient at the image and the mean gradient over the path.
-
     Example:
         >>> Verdict(25, 0.4, 0.6, 0.3, 0.7, gradient_size=0.2, agreement=0.3).trust
         'no'
     """
 
-    images: int
-    reach: float
-    saturated: float
-    score_reach: float
-    score_saturated: float
-    gradient_size: float
-    agreement: float
+    images: int  # how many were measured
+    reach: float  # the smallest a after which the logit stays at or above 90 % of its rise from black to the image
+    saturated: float  # the share of the path on which the logit is within 10 % of its end
+    score_reach: float  # as `reach`, for the softmax score
+    score_saturated: float  # as `saturated`, for the softmax score
+    gradient_size: float  # the gradient's length at the image over its mean along the path
+    agreement: float  # the cosine of the gradient at the image and the mean gradient over the path
+    layer: str = "this layer"
 
     @property
     def is_saturated(self) -> bool:
@@ -81,29 +73,26 @@ class Verdict:
     def _output(self) -> str:
         state = "is saturated" if self.is_saturated else "is not saturated"
         return (
-            f"The output {state}: the logit reaches 90% of its final value at a = {self.reach:.2f}, and on "
-            f"{self.saturated:.0%} of the path it is within 10% of it (softmax score: a = {self.score_reach:.2f}, "
-            f"{self.score_saturated:.0%}; a linear network: a = 0.90, 10%)."
+            f"The output {state}: the logit is within 10% of its final value on {self.saturated:.0%} of the way from "
+            f"black to the image, from a = {self.reach:.2f} on (a linear network: 10%, a = 0.90)."
         )
 
     def _gradient(self) -> str:
         angle = degrees(acos(max(-1.0, min(1.0, self.agreement))))
         return (
-            f"At the image the gradient is {self.gradient_size:.2f} times as long as on average along the path, and "
-            f"{angle:.0f}° away from the path's mean gradient (cosine {self.agreement:.2f})."
+            f"At the image the gradient at {self.layer} is {self.gradient_size:.2f} times as long as on average along "
+            f"the way, and turned from the mean gradient by {angle:.0f}°."
         )
 
     def _advice(self) -> str:
         if self.trust == "yes":
-            return (
-                "So the plain gradient can be trusted at this layer: averaging it over the path gives nearly the same."
-            )
+            return "So the plain gradient can be trusted at this layer: averaged over the way it is nearly the same."
         if self.trust == "no":
             return (
-                "So the plain gradient cannot be trusted at this layer: it describes the plateau, not the way up. Use "
-                "SlopeCAM, or a layer nearer the output."
+                "So the plain gradient cannot be trusted at this layer: it is not that of the way up. Use SlopeCAM, or "
+                "a layer nearer the output."
             )
         return (
             "So take the plain gradient with care: the output still rises at the image, but the gradient there is not "
-            "the path's. Compare with SlopeCAM."
+            "that of the way up. Compare with SlopeCAM."
         )

@@ -194,8 +194,8 @@ class _Layout:
     def _saturation_tab(self) -> None:
         with gr.Tab("Saturation", id="saturation"):
             gr.HTML(
-                "<p>The image is scaled up from black. Where the network's output settles long before the end, the "
-                "gradient at the image describes a plateau, and maps made of it mislead.</p>"
+                "<p>The image is scaled up from black. Where the gradient at the image is another than on the way there, "
+                "maps made of it mislead. Looked at is the layer that SlopeCAM explains, or the one in the settings.</p>"
             )
             self.saturate_button = gr.Button("Measure saturation", variant="primary", elem_id="saturate")
             self.saturation_pane = gr.HTML(elem_classes="eg-pane", elem_id="saturation-pane")

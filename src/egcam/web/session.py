@@ -101,7 +101,7 @@ def saturate(shared: SharedModel, photo: Photo, choices: Choices, progress: Prog
         return saturation(
             shared.classifier.model,
             photo.images,
-            choices.named_layer,
+            choices.named_layer or "inner",
             _SATURATION_STEPS,
             choices.target,
             black=normalised_black(seen.mean, seen.std),

@@ -1,9 +1,10 @@
-"""`egcam saturation`: networks' outputs while images fade in from black, as figures, tables and a verdict."""
+"""`egcam saturation`: what networks say while images fade in from black, as a figure, numbers and a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import csv
+from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,14 +26,15 @@ from egcam.cli.console import (
     table,
 )
 from egcam.cli.console import out as console
-from egcam.errors import InputError, LayerError, ModelError, near_misses
+from egcam.errors import LayerError, ModelError, check_known
 from egcam.progress import piece_of
 
 if TYPE_CHECKING:
-    from egcam.saturation_check.measure import Spacing
-    from egcam.saturation_check.study import ModelStudy, Photograph
+    from egcam.models.classifier import Classifier
+    from egcam.saturation_check.result import Saturation
 
-_ENOUGH = 20  # images, below which means of two methods' patches are not shown side by side
+_ENOUGH = 20  # images, below which a verdict may turn with one more
+_NUMBERS = ("images", "a at 90%", "saturated", "gradient", "cosine")
 
 
 def saturation(
@@ -43,7 +45,8 @@ def saturation(
     layer: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME[,NAME]", help="The layer, one for all networks or one each; default: egcam finds one."
+            metavar="NAME[,NAME]",
+            help="The layer, one for all networks or one each; default: the one that SlopeCAM explains.",
         ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="How many values of a, from black to image.")] = 25,
@@ -53,87 +56,86 @@ def saturation(
     ] = "even",
     most: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Measure at most this many images.")] = 25,
     target: opt.Target = None,
-    reference: opt.Reference = None,
-    samples: opt.Samples = None,
-    grid: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Cells along each side of the image; each is a patch.")
-    ] = 4,
-    seed: opt.Seed = 0,
     device: opt.Device = None,
-    batch_size: opt.BatchSize = None,
-    out: opt.Out = Path("egcam-saturation"),
+    out: opt.Out = opt.OUT,
     weights: Annotated[
         str | None,
         typer.Option(metavar="FILE[,FILE]", help="Saved state_dicts, in the order of --model; 'random': untrained."),
     ] = None,
     classes: opt.Classes = None,
-    sharpness: opt.Sharpness = 1.0,
     as_json: opt.Json = False,
 ) -> int:
     """Measure whether a network saturates and its plain gradient can be trusted.
 
     Each image is faded in from black: pixels times a, with a from 0 to 1. At each a, this measures the cosine of the
     layer's output to that of the full image, the top label's logit and softmax score, and the length of the gradient.
-    Writes figures (PNG, SVG), CSV and summary.json, and ends with a verdict and with Grad-CAM and SlopeCAM
-    side by side. The paper's study:
+    Prints a verdict and writes saturation.png, .svg and .csv. The paper's study:
     --model vgg16,resnet50,alexnet --layer features.30,layer4,features.12 --spacing uniform
     """
-    from egcam.cli.inputs import read_classes, read_reference, read_target
-    from egcam.drawing.palette import checked_sharpness
+    from egcam.cli.inputs import read_classes, read_target
     from egcam.models.zoo import load_for_photographs
-    from egcam.saturation_check.files import write_json, write_study
-    from egcam.saturation_check.study import study_model
+    from egcam.photos.files import find_images, read_image
+    from egcam.saturation_check.measure import SPACINGS
 
-    chosen = read_spacing(spacing)
-    checked_sharpness(sharpness)
+    check_known(spacing, SPACINGS, "spacing")
     asked = read_models(model, layer, weights)
-    photographs, failed = _read_photographs(images, most)
+    files = find_images(images)
+    if len(files) > most:
+        note(f"{most} of {len(files)} images, evenly spread, are measured; --images N takes more")
+        files = [files[index * len(files) // most] for index in range(most)]
+    failed: dict[str, str] = {}
+    photographs = read_each(files, lambda file: (file, read_image(file)), failed)
     if not photographs:
         return none_read(failed, as_json)
-    studies: list[ModelStudy] = []
+    measured: list[tuple[Classifier, Saturation]] = []
     with progress_bar(f"scaling {len(photographs)} image(s)", wanted=not as_json) as share:
         for number, (name, at, file) in enumerate(asked):
             classifier = load_for_photographs(name, file, device, read_classes(classes))
-            options = {"reference": read_reference(reference, classifier), "samples": samples}
+            pixels = [classifier.images(photograph) for _, photograph in photographs]
+            part = piece_of(share, number, len(asked))
             with short_warnings(name):
-                study = study_model(
-                    classifier,
-                    photographs,
-                    layer=at,
-                    steps=steps,
-                    target=read_target(target),
-                    spacing=chosen,
-                    seed=seed,
-                    grid=grid,
-                    options=options,
-                    batch_size=batch_size,
-                    progress=piece_of(share, number, len(asked)),
-                )
-            studies.append(study)
-    studies = with_distinct_labels(studies)
-    files = write_study(studies, out, sharpness)
-    document = _document(studies, failed, [*files, out / "summary.json"], out)
-    write_json(document, out / "summary.json")
+                found = _measured(classifier, pixels, at, steps, read_target(target), spacing, part)
+            measured.append((classifier, found))
+    labels = _labels([(classifier.name, found.layer) for classifier, found in measured])
+    names = [str(file) for file, _ in photographs]
+    by_label = {label: found for label, (_, found) in zip(labels, measured, strict=True)}
+    written = [str(file) for file in _written(by_label, names, out)]
     if as_json:
-        print_json(document)
+        models = [
+            {"label": label, **_summary(classifier, found, names)}
+            for label, (classifier, found) in zip(labels, measured, strict=True)
+        ]
+        print_json({"egcam": __version__, "files": written, "models": models, "failed": failed_list(failed)})
     else:
-        _print(studies, out)
+        _print(by_label, written)
     return SOME_FAILED if failed else DONE
 
 
-def read_spacing(text: str) -> Spacing:
-    """How values of a are chosen, by name.
+def _measured(
+    classifier: Classifier,
+    pixels: Sequence[Any],
+    layer: str | None,
+    steps: int,
+    target: int | str | None,
+    spacing: Any,
+    share: Any,
+) -> Saturation:
+    import torch
 
-    Example:
-        >>> read_spacing("uniform")
-        'uniform'
-    """
-    from egcam.saturation_check.measure import SPACINGS
+    from egcam.saturation_check.measure import normalised_black, saturation
 
-    for spacing in SPACINGS:
-        if text == spacing:
-            return spacing
-    raise InputError(f"unknown spacing {text!r}; {near_misses(text, SPACINGS)}")
+    seen = classifier.preprocessing
+    return saturation(
+        classifier.model,
+        torch.cat(list(pixels)),
+        layer or classifier.layer or "inner",
+        steps,
+        target,
+        spacing=spacing,
+        black=normalised_black(seen.mean, seen.std),
+        classes=classifier.classes,
+        progress=lambda done, total: share(done / max(1, total)),
+    )
 
 
 def read_models(models: str, layers: str | None, weights: str | None) -> list[tuple[str, str | None, str | None]]:
@@ -163,70 +165,73 @@ def _entries(text: str | None) -> list[str | None]:
     return [] if text is None else [part.strip() or None for part in text.split(",")]
 
 
-def with_distinct_labels(studies: Sequence[ModelStudy]) -> list[ModelStudy]:
-    """The studies with labels that differ: where a network comes twice, by its layer, else by a number."""
-    labels: list[str] = []
-    models = [study.label for study in studies]
-    for study in studies:
-        label = study.label if models.count(study.label) == 1 else f"{study.label} at {study.measured.layer}"
-        again = sum(other == label or other.startswith(f"{label} (") for other in labels)
-        labels.append(f"{label} ({again + 1})" if again else label)
-    return [replace(study, label=label) for study, label in zip(studies, labels, strict=True)]
+def _labels(networks: Sequence[tuple[str, str]]) -> list[str]:
+    """What to call each network at its layer: where a network comes twice by its layer too, else also by a number.
+
+    >>> _labels([("vgg16", "4"), ("resnet50", "layer4"), ("vgg16", "9"), ("vgg16", "9")])
+    ['vgg16 at 4', 'resnet50', 'vgg16 at 9', 'vgg16 at 9 (2)']
+    """
+    names = [name for name, _ in networks]
+    labels = [name if names.count(name) == 1 else f"{name} at {layer}" for name, layer in networks]
+    again = [labels[:number].count(label) for number, label in enumerate(labels)]
+    return [f"{label} ({before + 1})" if before else label for label, before in zip(labels, again, strict=True)]
 
 
-def _read_photographs(paths: Sequence[Path], most: int) -> tuple[list[Photograph], dict[str, str]]:
-    """The images, at most `most`, and those that could not be read, with the reason."""
-    from egcam.photos.files import find_images, read_image
-    from egcam.saturation_check.study import Photograph
-
-    files = find_images(paths)
-    if len(files) > most:
-        note(f"{most} of {len(files)} images, evenly spread, are measured; --images N takes more")
-        files = [files[index * len(files) // most] for index in range(most)]
-    failed: dict[str, str] = {}
-    return read_each(files, lambda file: Photograph(str(file), read_image(file)), failed), failed
-
-
-def _document(
-    studies: Sequence[ModelStudy], failed: Mapping[str, str], files: Sequence[Path], folder: Path
-) -> dict[str, Any]:
-    from egcam.saturation_check.files import study_dict
-
+def _summary(classifier: Classifier, found: Saturation, names: Sequence[str]) -> dict[str, Any]:
+    """One network for JSON; numbers that are not defined are null."""
+    verdict = found.verdict
+    columns = {**found.numbers, "logit": found.logit[:, -1], "probability": found.probability[:, -1]}
+    images = [
+        {
+            "image": name,
+            "label": {"index": label, "name": classifier.class_name(label)},
+            **{column: _number(float(values[row])) for column, values in columns.items()},
+        }
+        for row, (name, label) in enumerate(zip(names, found.targets.tolist(), strict=True))
+    ]
+    numbers = {name: _number(value) if isinstance(value, float) else value for name, value in vars(verdict).items()}
     return {
-        "egcam": __version__,
-        "out": str(folder),
-        "files": [str(file) for file in files],
-        "models": [study_dict(study) for study in studies],
-        "failed": failed_list(failed),
+        "model": classifier.name,
+        "layer": found.layer,
+        "spacing": found.spacing,
+        "alphas": [round(a, 7) for a in found.alphas.tolist()],
+        "passes": found.passes,
+        "verdict": {**numbers, "trust": verdict.trust, "text": verdict.text},
+        "images": images,
     }
 
 
-def _print(studies: Sequence[ModelStudy], folder: Path) -> None:
-    numbers = ("images", "a at 90%", "saturated", "gradient", "cosine")
+def _number(value: float) -> float | None:
+    return round(value, 6) if isfinite(value) else None
+
+
+def _written(measured: dict[str, Saturation], names: Sequence[str], folder: Path) -> list[Path]:
+    """The figure and every measured number."""
+    from egcam.figures.page import save
+    from egcam.saturation_check.figures import curves
+    from egcam.saturation_check.result import QUANTITIES
+
+    files = save(curves(measured), folder / "saturation.png", folder / "saturation.svg")
+    with (folder / "saturation.csv").open("w", encoding="utf-8", newline="") as opened:
+        lines = csv.writer(opened, lineterminator="\n")
+        lines.writerow(["model", "layer", "image", "a", *QUANTITIES])
+        for label, one in measured.items():
+            for row, name in enumerate(names):
+                for step, a in enumerate(one.alphas.tolist()):
+                    values = [float(one.curve(quantity)[row, step]) for quantity in QUANTITIES]
+                    lines.writerow([label, one.layer, name, *(f"{value:.7g}" for value in (a, *values))])
+    return [*files, folder / "saturation.csv"]
+
+
+def _print(measured: dict[str, Saturation], files: Sequence[str]) -> None:
     say = console().print
-    for study in studies:
-        found = study.measured.verdict
+    for label, one in measured.items():
+        found = one.verdict
         shown = (f"{found.reach:.2f}", f"{found.saturated:.0%}", f"{found.gradient_size:.2f}", f"{found.agreement:.2f}")
         # Names have a line of their own: beside the numbers long ones would be broken at 80 columns.
-        say(f"[bold]{escape(study.label)}[/bold] at {escape(study.measured.layer)}")
-        say(table((*numbers, "trust"), [(str(found.images), *shown, found.trust)], right=numbers, whole=numbers))
-    for study in studies:
-        say(f"\n{study.label}: {study.measured.verdict.text}\n{patch_line(study)}".rstrip(), markup=False)
-    if any(study.measured.verdict.images < _ENOUGH for study in studies):
-        say(f"\nThese are means over few images and rough; {_ENOUGH} or more settle them.", markup=False)
-    say(f"\nfigures, tables and summary.json are in {folder}", markup=False)
-
-
-def patch_line(study: ModelStudy) -> str:
-    """The insertion scores of the patches, in one line; nothing if there are too few images to compare methods."""
-    from egcam.figures.style import label
-
-    if study.measured.verdict.images < _ENOUGH:
-        return ""
-
-    first = next(iter(study.methods.values())).patches
-    said = ", ".join(f"{label(method)} {score:.3f}" for method, score in study.insertion.items())
-    return (
-        f"Insertion score of the top {first.cells.shape[1]} of {first.grid**2} patches: {said} "
-        f"(blurred image alone {study.background:.3f}, whole image {study.full:.3f})."
-    )
+        say(f"[bold]{escape(label)}[/bold] at {escape(one.layer)}")
+        say(table((*_NUMBERS, "trust"), [(str(found.images), *shown, found.trust)], right=_NUMBERS, whole=_NUMBERS))
+        say(f"{found.text}\n", markup=False)
+    if any(len(one) < _ENOUGH for one in measured.values()):
+        say(f"These are means over few images and rough; {_ENOUGH} or more settle them.", markup=False)
+    say(f"written: {', '.join(files)}", markup=False)
