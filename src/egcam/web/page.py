@@ -194,8 +194,8 @@ class _Layout:
     def _saturation_tab(self) -> None:
         with gr.Tab("Saturation", id="saturation"):
             gr.HTML(
-                "<p>The image is scaled up from black. Where the gradient at the image is another than on the way there, "
-                "maps made of it mislead. Looked at is the layer that SlopeCAM explains, or the one in the settings.</p>"
+                "<p>The image is scaled up from black, at the layer in the settings or the one that SlopeCAM explains. "
+                "Where the gradient at the image is another than on the way there, maps made of it mislead.</p>"
             )
             self.saturate_button = gr.Button("Measure saturation", variant="primary", elem_id="saturate")
             self.saturation_pane = gr.HTML(elem_classes="eg-pane", elem_id="saturation-pane")
