@@ -15,7 +15,7 @@ from egcam.errors import InputError
 from egcam.evaluation.score import Score
 from egcam.web import downloads
 from egcam.web.choices import Choices
-from egcam.web.session import explain, measure, open_photo, saturate
+from egcam.web.session import explain, measure, open_photo
 from egcam.web.shared_model import share
 from support.tiny_page import picture, tiny_classifier
 
@@ -51,14 +51,6 @@ def test_figures_are_whole(tmp_path: Path, results: tuple) -> None:
     drawing = downloads.maps_file(tmp_path, "svg", PHOTO, DOG, results, "tiny").read_text()
     assert drawing.rstrip().endswith("</svg>")
     assert drawing.count("<image") >= 3 * len(results) - 1
-
-
-def test_saturation_curves(tmp_path: Path) -> None:
-    found = saturate(SHARED, PHOTO, CHOICES, lambda _: None)
-    with np.load(downloads.saturation_file(tmp_path, "npz", PHOTO, "tiny", found)) as arrays:
-        np.testing.assert_array_equal(arrays["logit"], found.logit.numpy())
-        assert arrays["alphas"].tolist() == found.alphas.tolist()
-    assert downloads.saturation_file(tmp_path, "svg", PHOTO, "tiny", found).read_text().count("<path") > 20
 
 
 def test_scores_as_csv(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from egcam.web.folder import remove_left_behind, sweep, temporary_folder
+from egcam.web.folder import remove_left_behind, temporary_folder
 from egcam.web.limits import Limits
 from egcam.web.server import serve
 from support.browser import until
@@ -35,18 +35,6 @@ def aged(path: Path, seconds: float = HOUR_AGO) -> Path:
     return path
 
 
-def test_old_files_go_and_new_ones_stay(tmp_path: Path) -> None:
-    old, new = tmp_path / "a" / "old.png", tmp_path / "b" / "new.png"
-    for file in (old, new):
-        file.parent.mkdir()
-        file.write_bytes(b"")
-    aged(old, 2 * HOUR_AGO)
-    aged(old.parent, 2 * HOUR_AGO)
-    sweep(tmp_path, 3600)
-    assert not old.exists()
-    assert new.exists()
-
-
 def test_uploads_go_by_themselves_while_nobody_uses_the_page(space: Path) -> None:
     with serve(tiny_classifier(), limits=Limits(keep_seconds=1.0)) as page:
         visitor = Visitor(page.url)
@@ -56,15 +44,17 @@ def test_uploads_go_by_themselves_while_nobody_uses_the_page(space: Path) -> Non
         until(lambda: not file.exists(), "the upload to be removed")
 
 
-def test_uploads_stay_while_they_are_young(space: Path) -> None:
-    with temporary_folder(keep_seconds=3600) as folder:
-        young, old = folder / "young.png", folder / "old.png"
-        young.write_bytes(b"")
-        aged(young, -3500)
-        old.write_bytes(b"")
-        aged(old, -3700)
-        sweep(folder, 3600)
-        assert (young.exists(), old.exists()) == (True, False)
+def test_uploads_stay_while_they_are_young_and_downloads_are_copies_that_go_too(space: Path) -> None:
+    with serve(tiny_classifier(), limits=Limits(keep_seconds=4.0)) as page:
+        visitor = Visitor(page.url)
+        visitor.open(encoded(picture(1)), "one.png")
+        address = Visitor.outputs(visitor.queued("explained_npz", [None, None]))[1]["url"]
+        assert visitor.http.get(address).status_code == 200
+        files = {file.name: file for file in space.rglob("*") if file.suffix in (".png", ".npz")}
+        assert sorted(file.suffix for file in files.values()) == [".npz", ".png"]
+        assert all(file.is_relative_to(page.folder) for file in files.values())
+        until(lambda: not any(file.exists() for file in files.values()), "both to be removed")
+        visitor.close()
     assert list(space.iterdir()) == []
 
 
@@ -94,8 +84,8 @@ def test_a_start_looks_for_what_was_left(space: Path) -> None:
     (left / "in-use.lock").touch()
     (left / "photo.png").write_bytes(b"")
     aged(left)
-    with temporary_folder(3600):
-        until(lambda: not left.exists(), "the folder to be removed")
+    with temporary_folder():
+        assert not left.exists()
 
 
 def test_what_no_page_left_stays(space: Path, tmp_path: Path) -> None:
@@ -116,7 +106,7 @@ def test_what_no_page_left_stays(space: Path, tmp_path: Path) -> None:
 
 
 def test_two_pages_of_one_process_leave_each_other_alone(space: Path) -> None:
-    with temporary_folder(3600) as one, temporary_folder(3600) as other:
+    with temporary_folder() as one, temporary_folder() as other:
         for whole in space.iterdir():
             aged(whole)
         remove_left_behind(space)

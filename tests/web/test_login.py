@@ -24,7 +24,7 @@ ROUTES = [
     *(f"{API}/{name}" for name in ("info", "app_id", "token", "user", "login_check", "startup-events", "theme.css")),
     *(f"{API}/{name}" for name in ("upload", "upload_progress?upload_id=a", "queue/data?session_hash=a")),
     *(f"{API}/{name}" for name in ("heartbeat/a", "file=/etc/passwd", "queue/join", "reset", "cancel", "run/stop")),
-    *("no-such-page", "login/../config", "login/", "//config"),
+    *("", "login", "no-such-page", "login/../config", "//config"),
 ]
 
 
@@ -59,22 +59,20 @@ def test_a_stranger_can_neither_upload_nor_download(running: Running, stranger: 
     assert sorted(running.folder.rglob("*")) == before
 
 
-def test_the_form_lets_in_and_only_with_the_password(running: Running, stranger: httpx.Client) -> None:
+def test_the_password_lets_in_and_its_cookie_stays(running: Running, stranger: httpx.Client) -> None:
     asked = stranger.get("/")
     assert asked.status_code == 401
-    assert '<input type="password" name="password"' in asked.text
+    assert asked.headers["www-authenticate"] == 'Basic realm="egcam", charset="UTF-8"'
     assert "gradio" not in asked.text.lower()
     for wrong in ("", "password", PASSWORD[:-1], PASSWORD + " "):
-        refused = stranger.post("/login", data={"password": wrong})
+        refused = stranger.get("/", auth=("", wrong))
         assert refused.status_code == 401
-        assert "That is not the password." in refused.text
         assert "set-cookie" not in refused.headers
-    taken = stranger.post("/login", data={"password": PASSWORD})
-    assert (taken.status_code, taken.headers["location"]) == (303, "./")
+    taken = stranger.get("/", auth=("anybody", PASSWORD))
+    assert taken.status_code == 200
     cookie = taken.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
-    assert stranger.get("/").status_code == 200
     assert stranger.get("/config").json()["title"] == "egcam: What did the network look at?"
     visitor = Visitor(running.url, password=PASSWORD)
     visitor.http.auth = None  # type: ignore[assignment]
@@ -98,23 +96,11 @@ def test_odd_credentials_open_nothing(stranger: httpx.Client, headers: dict[str,
     assert stranger.get("/config", headers=headers).status_code == 401
 
 
-def test_a_foreign_page_cannot_log_a_visitor_in(stranger: httpx.Client) -> None:
-    answer = stranger.post("/login", data={"password": PASSWORD}, headers={"origin": "http://evil.example"})
-    assert answer.status_code == 403
-    assert "set-cookie" not in answer.headers
-
-
-def test_a_form_without_end_is_not_read() -> None:
-    with (
-        serve(tiny_classifier(), password=PASSWORD) as page,
-        httpx.Client(base_url=page.url, timeout=60, trust_env=False) as stranger,
-    ):
-        try:
-            answer = stranger.post("/login", content=(b"password=" + bytes(1000) for _ in range(2000)))
-            assert answer.status_code == 401
-        except httpx.TransportError:
-            pass  # It was cut off.
-        assert stranger.get("/").status_code == 401
+def test_a_foreign_page_cannot_guess(stranger: httpx.Client) -> None:
+    for password in (PASSWORD, "guess"):
+        answer = stranger.get(f"/{API}/info", auth=("", password), headers={"origin": "http://evil.example"})
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
 
 
 def test_guesses_are_limited_and_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +110,9 @@ def test_guesses_are_limited_and_the_limit_passes(monkeypatch: pytest.MonkeyPatc
     assert {login.try_password(str(number)) for number in range(WRONG_PER_MINUTE)} == {Answer.WRONG}
     # Else the answer to a guess too many would still tell.
     assert login.try_password("sesame") is Answer.LATER
-    assert not login.accepts({b"authorization": b"Basic OnNlc2FtZQ=="})
-    assert login.accepts({b"cookie": login.cookie.partition(";")[0].encode()})
+    assert login.try_headers({b"authorization": b"Basic OnNlc2FtZQ=="}) is Answer.LATER
+    assert login.try_headers({}) is Answer.WRONG
+    assert login.has_cookie({b"cookie": login.cookie.partition(";")[0].encode()})
     now += 61
     assert login.try_password("sesame") is Answer.RIGHT
 
@@ -147,10 +134,10 @@ def test_the_comparison_takes_the_same_time_for_every_guess(monkeypatch: pytest.
 
 def test_every_door_has_a_cookie_of_its_own() -> None:
     one, other = Login("sesame"), Login("sesame")
-    assert not other.accepts({b"cookie": one.cookie.partition(";")[0].encode()})
+    assert not other.has_cookie({b"cookie": one.cookie.partition(";")[0].encode()})
     both = b"; ".join(login.cookie.partition(";")[0].encode() for login in (one, other))
-    assert one.accepts({b"cookie": both})
-    assert other.accepts({b"cookie": both})
+    assert one.has_cookie({b"cookie": both})
+    assert other.has_cookie({b"cookie": both})
 
 
 def test_an_empty_password_is_refused() -> None:

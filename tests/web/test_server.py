@@ -91,9 +91,9 @@ def test_compare_metrics_and_saturation(visitor: Visitor) -> None:
     np.testing.assert_array_equal(found["maps/layer-cam"], _right_map(3, 1, method="layer-cam"))
     status, pane, _ = visitor.run("measure", None, 1, ["grad-cam"], "4", 4, "usual")
     assert pane.count("<td>") == 5
-    status, pane, _ = visitor.run("saturate", None, 1, "4")
+    status, pane = visitor.run("saturate", None, 1, "4")
     assert "Can the plain gradient be trusted here?" in pane
-    for name in ("explained_png", "compared_svg", "saturation_npz", "scores_csv"):
+    for name in ("explained_png", "compared_svg", "scores_csv"):
         file = Visitor.outputs(visitor.queued(name, [None, None]))[1]
         assert visitor.http.get(file["url"]).status_code == 200
 
@@ -309,7 +309,7 @@ def test_a_class_can_be_typed_by_name_or_number(visitor: Visitor, typed: Any) ->
 
 def test_without_an_image_there_is_a_sentence(visitor: Visitor) -> None:
     assert "There is no image yet" in visitor.explain(1)[0]
-    for name in ("explained_png", "saturation_svg", "scores_csv"):
+    for name in ("explained_png", "scores_csv"):
         assert "There is no image yet" in Visitor.outputs(visitor.queued(name, [None, None]))[0]
 
 

@@ -8,6 +8,7 @@ sentences there.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -21,7 +22,6 @@ from egcam.models.classifier import Prediction
 from egcam.photos.comparison import Result
 from egcam.photos.demo import PHOTOGRAPHS
 from egcam.progress import Progress
-from egcam.saturation_check.result import Saturation
 from egcam.web import downloads, fragments
 from egcam.web.choices import Choices, checked, named_class
 from egcam.web.jobs import Stopped, Turn, Unchanged, Waiting, shares
@@ -127,7 +127,7 @@ class Actions:
         """Which buttons do something now: Stop, then the downloads of each result, as the page has them."""
         return [_enabled(turn.is_busy), *(_enabled(bool(result)) for result in results)]
 
-    @_in_sentences(14, emptied=4)
+    @_in_sentences(13, emptied=4)
     def open_upload(self, ticket: object, turn: Turn, upload: object, *choices: object) -> Iterator[Shown]:
         """Show the network an uploaded image, and explain what it says."""
         turn.take(ticket)
@@ -136,7 +136,7 @@ class Actions:
         photo = open_photo(self.shared, image, short_name(name), whole_name(name))
         yield from self._opened(photo, turn, choices)
 
-    @_in_sentences(14)
+    @_in_sentences(13)
     def open_sample(self, name: str, ticket: object, turn: Turn, *choices: object) -> Iterator[Shown]:
         """Show the network one of the samples, and explain what it says."""
         turn.take(ticket)
@@ -151,10 +151,10 @@ class Actions:
         said = f"The network says “{best.name}” ({best.probability:.1%})."
         tops = [(f"{one.name}  {one.probability:.1%}", one.index) for one in photo.predictions[:TOP]]
         top = {"__type__": "update", "choices": tops, "value": best.index}
-        cleared = (fragments.photograph(photo), None, "", None, "", None, "", None)
+        cleared = (fragments.photograph(photo), None, "", None, "", None, "")
         yield (fragments.message(said), photo, top, best.index, None, *cleared, best.index)
         for status, pane, explained in self._explaining(photo, turn, best.index, *choices):
-            yield (status, *(KEEP,) * 4, pane, explained, *(KEEP,) * 7)
+            yield (status, *(KEEP,) * 4, pane, explained, *(KEEP,) * 6)
 
     @_in_sentences(3)
     def explain(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
@@ -230,7 +230,7 @@ class Actions:
             )
         yield fragments.message("Measured."), fragments.measured(target, rows), rows
 
-    @_in_sentences(3)
+    @_in_sentences(2)
     def saturate(self, ticket: object, turn: Turn, photo: Photo | None, *choices: object) -> Iterator[Shown]:
         """The saturation curves and the verdict; yields status, pane and what can be downloaded."""
         turn.take(ticket)
@@ -240,11 +240,11 @@ class Actions:
         measured = yield from _followed(
             partial(saturate, self.shared, photo, found),
             turn,
-            lambda share: (fragments.progress("Scaling the photograph up from black", share), KEEP, KEEP),
+            lambda share: (fragments.progress("Scaling the photograph up from black", share), KEEP),
         )
         with self.shared.lock:
             drawn = downloads.saturation_drawing(self.shared.classifier.name, measured)
-        yield fragments.message("Measured."), fragments.saturated(target, measured, drawn), measured
+        yield fragments.message("Measured."), fragments.saturated(target, measured, drawn)
 
     @_in_sentences(2)
     def download_maps(self, kind: str, photo: Photo | None, explained: Explained | None) -> Iterator[Shown]:
@@ -254,21 +254,13 @@ class Actions:
         with self.shared.lock:
             chosen = target or photo.predictions[0]
             file = downloads.maps_file(self.folder, kind, photo, chosen, results, self.shared.classifier.name)
-        yield _ready(file)
-
-    @_in_sentences(2)
-    def download_saturation(self, kind: str, photo: Photo | None, measured: Saturation | None) -> Iterator[Shown]:
-        """A file with saturation curves; yields status and the file."""
-        photo = _opened(photo)
-        with self.shared.lock:
-            file = downloads.saturation_file(self.folder, kind, photo, self.shared.classifier.name, measured)
-        yield _ready(file)
+        yield from _handed_over(file)
 
     @_in_sentences(2)
     def download_scores(self, photo: Photo | None, rows: Scores | None) -> Iterator[Shown]:
         """A file with scores; yields status and the file."""
         photo = _opened(photo)
-        yield _ready(downloads.scores_file(self.folder, photo, rows or {}))
+        yield from _handed_over(downloads.scores_file(self.folder, photo, rows or {}))
 
     def _checked(self, target: object, methods: object, layer: object, samples: object, reference: object) -> Choices:
         return checked(self.shared, self.limits, target, layer, methods, samples, reference)
@@ -338,8 +330,12 @@ def _uploaded(upload: object, folder: Path) -> tuple[Path, str]:
     return file, str(name or file.name)
 
 
-def _ready(file: Path) -> Shown:
-    return fragments.message(f"{file.name} is ready."), str(file)
+def _handed_over(file: Path) -> Iterator[Shown]:
+    """Shows the file; Gradio takes a copy, which it deletes when that is old."""
+    try:
+        yield fragments.message(f"{file.name} is ready."), str(file)
+    finally:
+        shutil.rmtree(file.parent)
 
 
 def _sentence(text: str) -> str:

@@ -20,21 +20,13 @@ _LONGEST_TYPED = 160
 
 @dataclass(frozen=True)
 class Choices:
-    """What to explain and how.
+    """What to explain and how."""
 
-    Args:
-        target: the class, by index.
-        layer: by name, or `USUAL`.
-        methods: by name, each once.
-        samples: of averaging methods; 0 is each method's own number, as in `egcam explain`.
-        reference: the name of what the image is compared with.
-    """
-
-    target: int
-    layer: str
-    methods: tuple[str, ...]
-    samples: int
-    reference: str = USUAL
+    target: int  # the class
+    layer: str  # by name, or `USUAL`
+    methods: tuple[str, ...]  # by name, each once
+    samples: int  # of averaging methods; 0 is each method's own number, as in `egcam explain`
+    reference: str = USUAL  # what the image is compared with, by name
 
     def options(self, shared: SharedModel) -> dict[str, Any]:
         """The options of `egcam.photos.comparison.explain_one`; the same choices always give the same maps."""

@@ -1,4 +1,4 @@
-"""Results as files: PNG and SVG figures, raw maps and curves, scores. All go into the page's own temporary folder."""
+"""Results as files: PNG and SVG figures, raw maps and curves, scores. Gradio copies them into its own folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from egcam._version import __version__
 from egcam.errors import InputError
 from egcam.evaluation.score import Score
 from egcam.figures import method_grid, save, style
-from egcam.figures.page import Page, encoded
+from egcam.figures.page import encoded
 from egcam.models.classifier import Prediction
 from egcam.pages.escaping import in_csv
 from egcam.photos.comparison import Result
 from egcam.saturation_check import figures as saturation_figures
-from egcam.saturation_check.result import QUANTITIES, Saturation
+from egcam.saturation_check.result import Saturation
 from egcam.web.session import Photo
 
 KINDS = ("png", "svg", "npz")
@@ -46,19 +46,6 @@ def maps_file(folder: Path, kind: str, photo: Photo, target: Prediction, results
     return file
 
 
-def saturation_file(folder: Path, kind: str, photo: Photo, model: str, found: Saturation | None) -> Path:
-    """The saturation curves: a figure (png, svg), or the numbers (npz)."""
-    if found is None:
-        raise InputError("there is nothing to download yet: measure the saturation first")
-    file = _new_file(folder, f"{photo.name} saturation", _checked(kind))
-    if kind == "npz":
-        curves = {name: found.curve(name).cpu().numpy() for name in QUANTITIES}
-        np.savez_compressed(file, alphas=found.alphas.cpu().numpy(), **curves)  # type: ignore[arg-type]
-    else:
-        save(_curves(model, found), file, dpi=_DPI)
-    return file
-
-
 def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Score]]) -> Path:
     """The scores as CSV; a text that a spreadsheet would compute gets an apostrophe before it."""
     if not rows:
@@ -75,7 +62,7 @@ def scores_file(folder: Path, photo: Photo, rows: Mapping[str, Sequence[Score]])
 
 def saturation_drawing(model: str, found: Saturation) -> bytes:
     """The saturation curves as an SVG, for showing."""
-    return encoded(_curves(model, found), "svg", _DPI)
+    return encoded(saturation_figures.curves({model: found}, width=5.0), "svg", _DPI)
 
 
 def _checked(kind: str) -> str:
@@ -87,13 +74,9 @@ def _checked(kind: str) -> str:
 def _new_file(folder: Path, title: str, suffix: str) -> Path:
     """A file with a telling name, in a folder nobody can guess."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", re.sub(r"\.\w{2,4}(?= )", "", title)).strip("-")[:80].lower() or "image"
-    place = folder / "downloads" / secrets.token_hex(16)
+    place = folder.parent / "made" / secrets.token_hex(16)
     place.mkdir(parents=True)
     return place / f"egcam-{stem}.{suffix}"
-
-
-def _curves(model: str, found: Saturation) -> Page:
-    return saturation_figures.curves({model: found}, width=5.0)
 
 
 def _write_maps(file: Path, photo: Photo, target: Prediction, results: Sequence[Result], model: str) -> None:

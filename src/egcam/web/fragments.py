@@ -132,15 +132,15 @@ def strongest(explanation: Explanation) -> str:
         >>> heat[0, 0, 8] = 1
         >>> none = torch.zeros(1)
         >>> strongest(Explanation(heat, (9, 9), none, none, none, "layer", "grad-cam"))
-        'strongest at the upper right'
+        'strongest at the top right'
     """
     heat = explanation.heatmaps[0].float().cpu().numpy()
     if not np.abs(heat).max() > 0:
         return "zero everywhere: there is no evidence for the class here"
     row, column = np.unravel_index(int(np.abs(heat).argmax()), heat.shape)
-    down = ("upper", "", "lower")[min(2, int(3 * row / heat.shape[0]))]
+    down = ("top", "", "bottom")[min(2, int(3 * row / heat.shape[0]))]
     across = ("left", "", "right")[min(2, int(3 * column / heat.shape[1]))]
-    return f"strongest {('at the ' + ' '.join(filter(None, (down, across)))) if down or across else 'in the middle'}"
+    return f"strongest {'at the ' + ' '.join(filter(None, (down, across))) if down or across else 'in the middle'}"
 
 
 def thumbnail(image: Image.Image, side: int) -> str:
@@ -154,7 +154,7 @@ def _shown(result: Result) -> dict[str, object]:
         "image": result.overlay(),
         "name": style.label(result.method),
         "where": strongest(result.explanation),
-        "cost": result.cost,
+        "cost": f"{result.layer}, {result.cost}",
         "ours": is_highlighted(result.method),
         "method": result.method,
     }

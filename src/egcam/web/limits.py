@@ -19,27 +19,16 @@ _LONGEST_OF_ALL = 255
 
 @dataclass(frozen=True)
 class Limits:
-    """What the page accepts.
+    """What the page accepts."""
 
-    Args:
-        megabytes: of one uploaded file.
-        megapixels: of one image; larger ones are refused before their pixels are read.
-        samples: the most samples of an averaging method.
-        waiting: how many requests may wait; others are asked to come back later.
-        sessions: how many sessions' results are kept in memory.
-        folder_megabytes: of everything in the temporary folder.
-        folder_files: how many files and folders may be in it.
-        keep_seconds: how long a file stays in it.
-    """
-
-    megabytes: float = 20.0
-    megapixels: float = 50.0
-    samples: int = 64
-    waiting: int = 100
-    sessions: int = 100
-    folder_megabytes: float = 2000.0
-    folder_files: int = 20_000
-    keep_seconds: float = 3600.0
+    megabytes: float = 20.0  # of one uploaded file
+    megapixels: float = 50.0  # of one image; larger ones are refused before their pixels are read
+    samples: int = 64  # of an averaging method
+    waiting: int = 100  # requests that may wait; others are asked to come back later
+    sessions: int = 100  # whose results are kept in memory
+    folder_megabytes: float = 2000.0  # of everything in the temporary folder
+    folder_files: int = 20_000  # files and folders in it
+    keep_seconds: float = 3600.0  # how long a file stays in it
 
     @property
     def bytes(self) -> int:

@@ -1,4 +1,8 @@
-"""The password before the page: asked for once in a form, then known by a cookie."""
+"""The password before the page: the browser asks for it in its own window, and a cookie stands for it afterwards.
+
+Gradio's `auth` also asks for a user's name, takes guesses without end, from other web pages too, and serves parts of
+the page to strangers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from enum import Enum
 from hashlib import sha256
 
 from egcam.errors import InputError
-from egcam.pages import render
 
 WRONG_PER_MINUTE = 30
 
@@ -27,13 +30,10 @@ class Answer(Enum):
 
 
 class Login:
-    """Decides who may use the page: whoever sends its cookie, or the password.
+    """Decides who may use the page: whoever sends its cookie, or the password as HTTP's Basic authentication does.
 
     Args:
         password: what to ask for.
-
-    Attributes:
-        is_started: whether the page behind it is served; until then its own server requests it once.
     """
 
     def __init__(self, password: str) -> None:
@@ -41,27 +41,25 @@ class Login:
             raise InputError("the password is empty: choose one that is hard to guess")
         self._password = sha256(password.encode()).digest()
         # Cookies do not tell ports apart: two pages on one machine need two names.
-        self._name = f"egcam-{secrets.token_hex(4)}"
-        self._token = secrets.token_urlsafe(32)
+        self._pair = f"egcam-{secrets.token_hex(4)}={secrets.token_urlsafe(32)}"
         self._wrong: deque[float] = deque()
+        # Until the page is served its own server requests it once, without a password.
         self.is_started = False
 
     @property
     def cookie(self) -> str:
         """What a browser is given to keep. It forgets it when it is closed; scripts cannot read it."""
-        return f"{self._name}={self._token}; Path=/; HttpOnly; SameSite=Lax"
+        return f"{self._pair}; Path=/; HttpOnly; SameSite=Lax"
 
-    def accepts(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request has the cookie, or the password the way programs send it (`curl --user :password`).
+    def has_cookie(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request has the cookie; its headers are named in lower case."""
+        sent = headers.get(b"cookie", b"").split(b";")
+        return any(hmac.compare_digest(pair.strip(), self._pair.encode()) for pair in sent)
 
-        Args:
-            headers: the request's, with names in lower case.
-        """
-        ours = f"{self._name}={self._token}".encode()
-        if any(hmac.compare_digest(sent.strip(), ours) for sent in headers.get(b"cookie", b"").split(b";")):
-            return True
-        given = _basic_password(headers.get(b"authorization", b""))
-        return given is not None and self.try_password(given) is Answer.RIGHT
+    def try_headers(self, headers: Mapping[bytes, bytes]) -> Answer:
+        """What becomes of the password in a request; one without any is no guess."""
+        password = _basic_password(headers.get(b"authorization", b""))
+        return Answer.WRONG if password is None else self.try_password(password)
 
     def try_password(self, password: str) -> Answer:
         """Compare in the same time whatever is given; nobody may guess more than some thirty times a minute.
@@ -81,11 +79,6 @@ class Login:
             return Answer.RIGHT
         self._wrong.append(now)
         return Answer.WRONG
-
-
-def login_page(problem: str = "") -> str:
-    """The form that asks for the password, with what was wrong the last time."""
-    return render("login.html", title="egcam: password", heading="What did the network look at?", problem=problem)
 
 
 def _basic_password(header: bytes) -> str | None:

@@ -1,7 +1,9 @@
 """What reaches the page at all: known hosts, own requests, who has the password, known routes, bodies within
 the size limit; and what a browser may load.
 
-Gradio serves more than this page needs (proxies, recordings, editing). Only what it needs is let through.
+Gradio serves more than this page needs (proxies, recordings, editing): only what it needs is let through. Gradio
+limits uploads (`max_file_size`), but no other body; it takes uploads that other web pages send (their scripts may
+only not read the answer) and requests for any host name.
 """
 
 from __future__ import annotations
@@ -11,12 +13,11 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 from egcam.web.connections import Receive, timely
 from egcam.web.folder import Usage
 from egcam.web.limits import Limits
-from egcam.web.login import Answer, Login, login_page
+from egcam.web.login import Answer, Login
 from egcam.web.origin import is_foreign
 
 Scope = MutableMapping[str, Any]
@@ -32,11 +33,8 @@ _ROUTES = re.compile(
 )
 _UPLOAD = f"{_API}/upload"
 _STARTUP = f"{_API}/startup-events"
-_LOGIN = "/login"
 # A request other than an upload holds a few choices.
 _SMALL = 200_000
-# The form with a password.
-_LONGEST_LOGIN = 4096
 # The form around an uploaded file.
 _FORM = 10_000
 # Gradio's own page holds inline scripts and builds templates at run time; nothing comes from elsewhere.
@@ -52,7 +50,17 @@ _HEADERS = (
     (b"referrer-policy", b"same-origin"),
 )
 _TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
-_PAGE = ((b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store"))
+_ASKED = (*_TEXT, (b"www-authenticate", b'Basic realm="egcam", charset="UTF-8"'), (b"cache-control", b"no-store"))
+
+
+_REFUSED: dict[Answer, tuple[int, str, tuple[tuple[bytes, bytes], ...]]] = {
+    Answer.WRONG: (
+        401,
+        "This page has a password: open it in a browser, which asks for it; any user name will do.",
+        _ASKED,
+    ),
+    Answer.LATER: (429, "Too many wrong passwords: try again in a minute.", _TEXT),
+}
 
 
 class Guard:
@@ -82,16 +90,18 @@ class Guard:
             return
         headers = dict(scope["headers"])
         receive = timely(receive)
-        refusal = self._foreign(scope, headers)
-        if refusal is None and self._needs_login(scope, headers):
-            await self._ask(scope, receive, send)
-            return
+        more: Sequence[tuple[bytes, bytes]] = ()
+        refusal: tuple[Any, ...] | None = self._foreign(scope, headers)
+        if refusal is None and self._needs_password(scope, headers):
+            assert self.login is not None
+            more = ((b"set-cookie", self.login.cookie.encode()),)
+            refusal = _REFUSED.get(self.login.try_headers(headers))
         refusal = refusal or await self._unfit(scope, headers)
         if refusal is not None:
             await _answer(send, *refusal)
             return
         most = self._most(scope["path"])
-        await self.application(scope, _counted(receive, most), _with_headers(send))
+        await self.application(scope, _counted(receive, most), _with_headers(send, more))
 
     def _foreign(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Why a request has no business here, whoever sends it."""
@@ -103,30 +113,11 @@ class Guard:
             return 403, "This was sent by another web page: open this one itself."
         return None
 
-    def _needs_login(self, scope: Scope, headers: Headers) -> bool:
-        if self.login is None:
+    def _needs_password(self, scope: Scope, headers: Headers) -> bool:
+        if self.login is None or self.login.has_cookie(headers):
             return False
-        path = scope["path"]
         # Gradio asks itself for this while it starts.
-        is_start = path == _STARTUP and not self.login.is_started
-        return path == _LOGIN or not (is_start or self.login.accepts(headers))
-
-    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask for the password, or take it."""
-        assert self.login is not None
-        path, method = scope["path"], scope["method"]
-        if path == _LOGIN and method == "POST":
-            answer = self.login.try_password(await _sent_password(receive))
-            if answer is Answer.RIGHT:
-                await _answer(send, 303, "", [(b"location", b"./"), (b"set-cookie", self.login.cookie.encode())])
-            elif answer is Answer.WRONG:
-                await _answer(send, 401, login_page("That is not the password."), _PAGE)
-            else:
-                await _answer(send, 429, login_page("Too many wrong passwords: try again in a minute."), _PAGE)
-        elif path in ("/", _LOGIN) and method in ("GET", "HEAD"):
-            await _answer(send, 401, login_page(), _PAGE)
-        else:
-            await _answer(send, 401, "This page has a password: open it in a browser first.")
+        return self.login.is_started or scope["path"] != _STARTUP
 
     async def _unfit(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Why a request is not passed on, though its sender may use the page."""
@@ -181,25 +172,13 @@ def _counted(receive: Receive, most: int) -> Receive:
     return counted
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> Send:
     async def guarded(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *_HEADERS]
+            message["headers"] = [*message.get("headers", []), *_HEADERS, *more]
         await send(message)
 
     return guarded
-
-
-async def _sent_password(receive: Receive) -> str:
-    """The password in the form that was sent; empty where there is none."""
-    body, is_whole = b"", False
-    while not is_whole:
-        message = await receive()
-        body += message.get("body", b"")
-        is_whole = not message.get("more_body", False)
-        if len(body) > _LONGEST_LOGIN:
-            return ""
-    return parse_qs(body.decode("latin-1")).get("password", [""])[0]
 
 
 async def _answer(send: Send, status: int, text: str, more: Sequence[tuple[bytes, bytes]] = _TEXT) -> None:

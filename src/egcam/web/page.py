@@ -26,6 +26,8 @@ _DEFAULT_METHOD = "slope-cam"
 # Each method's own number, as `egcam explain` takes it.
 _DEFAULT_SAMPLES = 0
 _HOUR = 3600
+# Seconds between looks for files that are old.
+_LOOK_AT_FILES = 60
 # Nobody sees that their work begins this much later.
 _LOOK_SECONDS = 0.03
 # All that runs the network or draws takes turns: the network is shared, and the processor is the limit.
@@ -45,7 +47,10 @@ class Page:
 def build(actions: Actions) -> Page:
     """Lay the page out."""
     thumbnails = {name: fragments.thumbnail(one.read(), 160) for name, one in actions.samples.items()}
-    with gr.Blocks(title=f"egcam: {TITLE}", analytics_enabled=False) as blocks:
+    kept = max(1, round(actions.limits.keep_seconds))
+    with gr.Blocks(
+        title=f"egcam: {TITLE}", analytics_enabled=False, delete_cache=(min(kept, _LOOK_AT_FILES), kept)
+    ) as blocks:
         _Layout(actions).build()
     blocks.queue(max_size=actions.limits.waiting, default_concurrency_limit=1, api_open=False)
     # Gradio looks a thousand times a second whether somebody waits, and a hundred times for progress, which is told by
@@ -72,7 +77,7 @@ class _Layout:
         self.turn = gr.State(Turn())
         self.photo = gr.State(None, time_to_live=_HOUR)
         self.explained, self.compared = gr.State(None, time_to_live=_HOUR), gr.State(None, time_to_live=_HOUR)
-        self.scores, self.saturation = gr.State(None, time_to_live=_HOUR), gr.State(None, time_to_live=_HOUR)
+        self.scores = gr.State(None, time_to_live=_HOUR)
         # The class chosen last, whatever is typed since, and the turn in which another was chosen.
         self.chosen = gr.State(None)
         self.changed = AnyNumber(0, visible="hidden", label="class changed")
@@ -199,7 +204,6 @@ class _Layout:
             )
             self.saturate_button = gr.Button("Measure saturation", variant="primary", elem_id="saturate")
             self.saturation_pane = gr.HTML(elem_classes="eg-pane", elem_id="saturation-pane")
-            self.saturation_files = _download_buttons("saturation", ("PNG", "SVG", "curves"))
 
     # Wiring
 
@@ -209,7 +213,7 @@ class _Layout:
         opened = [
             *(self.status, self.photo, self.top, self.target, self.drop),
             *(self.explain_pane, self.explained, self.compare_pane, self.compared),
-            *(self.metrics_pane, self.scores, self.saturation_pane, self.saturation, self.chosen),
+            *(self.metrics_pane, self.scores, self.saturation_pane, self.chosen),
         ]
         self._then(self.drop.upload, actions.open_upload, "open_upload", [self.drop, *settings], opened)
         for name, button in self.sample_buttons.items():
@@ -245,8 +249,10 @@ class _Layout:
         self._then(self.compare_button.click, actions.compare, "compare", comparing, [self.status, *compared])
         measuring, measured = [self.photo, self.target, self.measured, *common], [self.metrics_pane, self.scores]
         self._then(self.measure_button.click, actions.measure, "measure", measuring, [self.status, *measured])
-        saturating, saturated = [self.photo, self.target, self.layer], [self.saturation_pane, self.saturation]
-        self._then(self.saturate_button.click, actions.saturate, "saturate", saturating, [self.status, *saturated])
+        saturating = [self.photo, self.target, self.layer]
+        self._then(
+            self.saturate_button.click, actions.saturate, "saturate", saturating, [self.status, self.saturation_pane]
+        )
         self._wire_downloads()
         stopped = self.stop.click(
             actions.stop, self.turn, [self.status, self.stop], cancels=self.events, api_name="stop", **_AT_ONCE
@@ -292,8 +298,8 @@ class _Layout:
 
     def _offer(self, done: Any, name: str) -> None:
         """Afterwards, let only those buttons be pressed that do something."""
-        groups = (self.explain_files, self.compare_files, self.scores_files, self.saturation_files)
-        states = (self.explained, self.compared, self.scores, self.saturation)
+        groups = (self.explain_files, self.compare_files, self.scores_files)
+        states = (self.explained, self.compared, self.scores)
         each = [state for state, buttons in zip(states, groups, strict=True) for _ in buttons]
         buttons = [button for group in groups for button in group]
         done.then(self.actions.offered, [self.turn, *each], [self.stop, *buttons], api_name=f"offer_{name}", **_AT_ONCE)
@@ -303,7 +309,6 @@ class _Layout:
         for buttons, action, state, name in (
             (self.explain_files, actions.download_maps, self.explained, "explained"),
             (self.compare_files, actions.download_maps, self.compared, "compared"),
-            (self.saturation_files, actions.download_saturation, self.saturation, "saturation"),
         ):
             for kind, button in zip(("png", "svg", "npz"), buttons, strict=True):
                 self._download(button, partial(action, kind), state, f"{name}_{kind}")

@@ -52,7 +52,7 @@ def serve(
     require("gradio", "app", "the page")
     limits = limits or Limits()
     login = None if password is None else Login(password)
-    with temporary_folder(limits.keep_seconds) as folder, _environment(folder):
+    with temporary_folder() as folder, _environment(folder):
         blocks = _launch(classifier, layer, host, port, limits, folder, login)
         try:
             yield Running(str(blocks.local_url), folder)

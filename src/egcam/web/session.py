@@ -33,21 +33,13 @@ CURVE_POINTS = 16
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """What is kept of a photograph; the full-sized image is not.
+    """What is kept of a photograph; the full-sized image is not."""
 
-    Args:
-        name: what its owner calls it.
-        images: (1, C, H, W) as the network takes it.
-        seen: the part of it that the network sees, at most 640 pixels wide or high.
-        predictions: all classes, the most probable first.
-        whole_name: what its owner calls it, where `name` is a shortened form of that.
-    """
-
-    name: str
-    images: Tensor
-    seen: Image.Image
-    predictions: tuple[Prediction, ...]
-    whole_name: str = ""
+    name: str  # what its owner calls it
+    images: Tensor  # (1, C, H, W) as the network takes it
+    seen: Image.Image  # the part of it that the network sees, at most 640 pixels wide or high
+    predictions: tuple[Prediction, ...]  # all classes, the most probable first
+    whole_name: str = ""  # what its owner calls it, where `name` is a shortened form of that
 
     def prediction(self, index: int) -> Prediction:
         """What the network says about one class."""

@@ -35,18 +35,12 @@ class LayerChoice:
 
 @dataclass(frozen=True, eq=False)
 class SharedModel:
-    """The classifier, what can be chosen of it, and the lock that whoever runs it or draws holds.
-
-    Args:
-        classifier: the network.
-        layers: those that can be explained, in the order they run.
-        classes: one name for each output.
-        lock: held while the network runs. matplotlib's settings are global, too: figures are drawn under it.
-    """
+    """The classifier, what can be chosen of it, and the lock that whoever runs it or draws holds."""
 
     classifier: Classifier
-    layers: tuple[LayerChoice, ...]
-    classes: tuple[str, ...]
+    layers: tuple[LayerChoice, ...]  # those that can be explained, in the order they run
+    classes: tuple[str, ...]  # one name for each output
+    # Held while the network runs. matplotlib's settings are global, too: figures are drawn under it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
