@@ -3,124 +3,25 @@
 import egcam
 explanation = egcam.explain(model, images)      # SlopeCAM of the predicted class
 explanation.overlay()[0].save("why.png")
+
+Every name stands once, in `__init__.pyi`. torch takes seconds to import, and `egcam --help` and `import egcam` need not
+wait for it: a name is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pkgutil import get_data
+from typing import Any
 
-from egcam import errors as errors
 from egcam._version import __version__ as __version__
-from egcam.errors import EgcamError as EgcamError
-from egcam.errors import ZeroMapWarning as ZeroMapWarning
 
-if TYPE_CHECKING:
-    from egcam import figures as figures
-    from egcam import metrics as metrics
-    from egcam import studies as studies
-    from egcam import targets as targets
-    from egcam import truth as truth
-    from egcam.attribution import references as references
-    from egcam.attribution.attention import AttentionRelevance as AttentionRelevance
-    from egcam.attribution.attention import AttentionRollout as AttentionRollout
-    from egcam.attribution.augmented import Augmented as Augmented
-    from egcam.attribution.cam import CAM as CAM
-    from egcam.attribution.cam import ExpectedGradCAM as ExpectedGradCAM
-    from egcam.attribution.cam import GradCAM as GradCAM
-    from egcam.attribution.cam import GradCAMPlusPlus as GradCAMPlusPlus
-    from egcam.attribution.cam import GradientCAM as GradientCAM
-    from egcam.attribution.cam import HiResCAM as HiResCAM
-    from egcam.attribution.cam import IntegratedGradCAM as IntegratedGradCAM
-    from egcam.attribution.cam import LayerCAM as LayerCAM
-    from egcam.attribution.cam import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
-    from egcam.attribution.cam import XGradCAM as XGradCAM
-    from egcam.attribution.eigen import EigenCAM as EigenCAM
-    from egcam.attribution.eigen import EigenGradCAM as EigenGradCAM
-    from egcam.attribution.estimators import Expected as Expected
-    from egcam.attribution.estimators import Integrated as Integrated
-    from egcam.attribution.estimators import Smooth as Smooth
-    from egcam.attribution.estimators import Vanilla as Vanilla
-    from egcam.attribution.explainer import Explainer as Explainer
-    from egcam.attribution.explanation import Explanation as Explanation
-    from egcam.attribution.finer import FinerCAM as FinerCAM
-    from egcam.attribution.foreign import Foreign as Foreign
-    from egcam.attribution.foreign import foreign as foreign
-    from egcam.attribution.full_grad import FullGrad as FullGrad
-    from egcam.attribution.guided import GuidedBackprop as GuidedBackprop
-    from egcam.attribution.guided import GuidedGradCAM as GuidedGradCAM
-    from egcam.attribution.kernels import Kernel as Kernel
-    from egcam.attribution.lrp import LRP as LRP
-    from egcam.attribution.occlusion import Occlusion as Occlusion
-    from egcam.attribution.paths import RandomSubset as RandomSubset
-    from egcam.attribution.perturbation import AblationCAM as AblationCAM
-    from egcam.attribution.perturbation import ScoreCAM as ScoreCAM
-    from egcam.attribution.registry import explain as explain
-    from egcam.attribution.registry import methods as methods
-    from egcam.attribution.registry import register as register
-    from egcam.attribution.rise import RISE as RISE
-    from egcam.attribution.saliency import ExpectedGradients as ExpectedGradients
-    from egcam.attribution.saliency import InputGradient as InputGradient
-    from egcam.attribution.saliency import IntegratedGradients as IntegratedGradients
-    from egcam.attribution.saliency import SmoothGrad as SmoothGrad
-    from egcam.attribution.shapley import SuperpixelShapley as SuperpixelShapley
-    from egcam.attribution.slope_cam import SlopeCAM as SlopeCAM
-    from egcam.attribution.surrogates import LIME as LIME
-    from egcam.attribution.surrogates import KernelSHAP as KernelSHAP
-    from egcam.attribution.weightings import Weighting as Weighting
-    from egcam.evaluation.evaluate import evaluate as evaluate
-    from egcam.evaluation.layers import best_layer as best_layer
-    from egcam.evaluation.layers import candidate_layers as candidate_layers
-    from egcam.models import zoo as zoo
-    from egcam.models.black_box import black_box as black_box
-    from egcam.models.crops import Crop as Crop
-    from egcam.models.crops import crop as crop
-    from egcam.models.inputs import shared as shared
-    from egcam.models.layers import find_layer as find_layer
-    from egcam.saturation_check.measure import saturation as saturation
-
-# What is loaded when it is first asked for, by the module it is in: torch takes seconds to import, and `egcam --help`
-# and `import egcam` need not wait for it. The same names as above, which type checkers read.
-_LATER = {
-    "egcam": "figures metrics studies targets truth",
-    "egcam.attribution": "references",
-    "egcam.attribution.attention": "AttentionRelevance AttentionRollout",
-    "egcam.attribution.augmented": "Augmented",
-    "egcam.attribution.cam": "CAM ExpectedGradCAM GradCAM GradCAMPlusPlus GradientCAM HiResCAM "
-    "IntegratedGradCAM LayerCAM SmoothGradCAMPlusPlus XGradCAM",
-    "egcam.attribution.eigen": "EigenCAM EigenGradCAM",
-    "egcam.attribution.estimators": "Expected Integrated Smooth Vanilla",
-    "egcam.attribution.explainer": "Explainer",
-    "egcam.attribution.explanation": "Explanation",
-    "egcam.attribution.finer": "FinerCAM",
-    "egcam.attribution.foreign": "Foreign foreign",
-    "egcam.attribution.full_grad": "FullGrad",
-    "egcam.attribution.guided": "GuidedBackprop GuidedGradCAM",
-    "egcam.attribution.kernels": "Kernel",
-    "egcam.attribution.lrp": "LRP",
-    "egcam.attribution.occlusion": "Occlusion",
-    "egcam.attribution.paths": "RandomSubset",
-    "egcam.attribution.perturbation": "AblationCAM ScoreCAM",
-    "egcam.attribution.registry": "explain methods register",
-    "egcam.attribution.rise": "RISE",
-    "egcam.attribution.saliency": "ExpectedGradients InputGradient IntegratedGradients SmoothGrad",
-    "egcam.attribution.shapley": "SuperpixelShapley",
-    "egcam.attribution.slope_cam": "SlopeCAM",
-    "egcam.attribution.surrogates": "KernelSHAP LIME",
-    "egcam.attribution.weightings": "Weighting",
-    "egcam.evaluation.evaluate": "evaluate",
-    "egcam.evaluation.layers": "best_layer candidate_layers",
-    "egcam.models": "zoo",
-    "egcam.models.black_box": "black_box",
-    "egcam.models.crops": "Crop crop",
-    "egcam.models.inputs": "shared",
-    "egcam.models.layers": "find_layer",
-    "egcam.saturation_check.measure": "saturation",
-}
-_MODULES = {name: module for module, names in _LATER.items() for name in names.split()}
+_STUB = (get_data("egcam", "__init__.pyi") or b"").decode()
+_MODULES = {name: module for module, name in re.findall(r"^from (egcam[.\w]*) import (\w+) as", _STUB, re.MULTILINE)}
 _PACKAGES = ("attribution", "evaluation", "drawing", "models", "photos", "saturation_check")
 
-__all__ = sorted([*_MODULES, "EgcamError", "ZeroMapWarning", "__version__", "errors"])
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -129,9 +30,11 @@ def __getattr__(name: str) -> Any:
         return import_module(f"egcam.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'egcam' has no attribute {name!r}")
-    module = _MODULES[name]
-    is_module = name in ("figures", "metrics", "studies", "targets", "truth", "references", "zoo")
-    found: Any = import_module(f"{module}.{name}") if is_module else getattr(import_module(module), name)
+    module = import_module(_MODULES[name])
+    try:
+        found: Any = vars(module)[name]
+    except KeyError:
+        found = import_module(f"{module.__name__}.{name}")
     globals()[name] = found
     return found
 

@@ -8,18 +8,35 @@ Every function returns a matplotlib figure that fits a column (3.3 in) or a page
 points or more, in perceptually uniform colours. pyplot and its settings are neither used nor changed.
 """
 
-from egcam.evaluation.ranking import MeanRank as MeanRank
-from egcam.figures import style as style
-from egcam.figures.bar_panels import metric_bars as metric_bars
-from egcam.figures.contrast_panels import Contrast as Contrast
-from egcam.figures.contrast_panels import class_contrast as class_contrast
-from egcam.figures.contrast_panels import contrast_of as contrast_of
-from egcam.figures.curve_panels import MeanCurve as MeanCurve
-from egcam.figures.curve_panels import mean_curve as mean_curve
-from egcam.figures.curve_panels import perturbation_curves as perturbation_curves
-from egcam.figures.mask_panels import mask_comparison as mask_comparison
-from egcam.figures.mask_panels import mask_scores as mask_scores
-from egcam.figures.method_grids import method_grid as method_grid
-from egcam.figures.page import save as save
-from egcam.figures.rank_panels import rank_plot as rank_plot
-from egcam.figures.scores import mean_ranks as mean_ranks
+from egcam.evaluation.ranking import MeanRank
+from egcam.figures import style
+from egcam.figures.bar_panels import metric_bars
+from egcam.figures.contrast_panels import Contrast, class_contrast, contrast_of
+from egcam.figures.curve_panels import MeanCurve, mean_curve, perturbation_curves
+from egcam.figures.mask_panels import mask_comparison, mask_scores
+from egcam.figures.method_grids import method_grid
+from egcam.figures.page import save
+from egcam.figures.rank_panels import rank_plot
+from egcam.figures.scores import mean_ranks
+
+__all__ = [
+    "Contrast",
+    "MeanCurve",
+    "MeanRank",
+    "class_contrast",
+    "contrast_of",
+    "mask_comparison",
+    "mask_scores",
+    "mean_curve",
+    "mean_ranks",
+    "method_grid",
+    "metric_bars",
+    "perturbation_curves",
+    "rank_plot",
+    "save",
+    "style",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

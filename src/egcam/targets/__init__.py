@@ -6,11 +6,24 @@ explain from one image's part of the model's output, in each sample.
 
 from __future__ import annotations
 
-from egcam.models.class_targets import Class as Class
-from egcam.models.class_targets import Contrast as Contrast
-from egcam.models.image_targets import ImageTarget as ImageTarget
-from egcam.targets.boxes import Box as Box
-from egcam.targets.heads import Head as Head
-from egcam.targets.masks import Mask as Mask
-from egcam.targets.masks import Pixel as Pixel
-from egcam.targets.similarity import Similarity as Similarity
+from egcam.models.class_targets import Class, Contrast
+from egcam.models.image_targets import ImageTarget
+from egcam.targets.boxes import Box
+from egcam.targets.heads import Head
+from egcam.targets.masks import Mask, Pixel
+from egcam.targets.similarity import Similarity
+
+__all__ = [
+    "Box",
+    "Class",
+    "Contrast",
+    "Head",
+    "ImageTarget",
+    "Mask",
+    "Pixel",
+    "Similarity",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
