@@ -122,9 +122,12 @@ def test_explanations_are_frozen_and_compute_heatmaps_once():
 
 def test_what_it_says_of_itself():
     text = repr(made(torch.ones(2, 3, 4), reference="blurred"))
-    assert text == "Explanation('grad-cam', 2 maps (3, 4) at layer 'layer4', targets=[0, 1], reference='blurred')"
+    assert (
+        text
+        == "Explanation('grad-cam', class 0 1.00; class 1 1.00, 2 maps (3, 4) at layer 'layer4', reference='blurred')"
+    )
     single = repr(made(torch.ones(3, 4), targets=None))
-    assert single == "Explanation('grad-cam', 1 map (3, 4) at layer 'layer4', targets=callable)"
+    assert single == "Explanation('grad-cam', callable target 1.00, 1 map (3, 4) at layer 'layer4')"
 
 
 def test_labels():
@@ -233,7 +236,7 @@ def test_show_draws_every_overlay_with_its_label(monkeypatch):
     (figure,) = shown
     titles = [axes.get_title() for axes in figure.axes if axes.images]
     pyplot.close(figure)
-    assert titles == ["b", "c", "a"]
+    assert titles == [f"{name} {score:.2f}" for name, score in zip("bca", explanation.scores.tolist(), strict=True)]
     assert figure.get_suptitle() == "grad-cam at relu2"
 
 

@@ -33,33 +33,38 @@ def at_or_above(heatmaps: Tensor, threshold: float, axes: int) -> Tensor:
     return (heatmaps >= threshold * most) & (most > 0)
 
 
+def pieces_of(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
+    """(H, W) each: the connected regions of a mask, those of most pixels first; pixels that share an edge connect."""
+    # A row's runs of True pixels are its pieces: a region is made of runs that touch in neighbouring rows.
+    rows = [_runs(row) for row in mask]
+    numbers = [list(range(first, first + len(runs))) for first, runs in zip(_firsts(rows), rows, strict=True)]
+    parents = [number for of_row in numbers for number in of_row]
+    for (above, above_numbers), (below, below_numbers) in pairwise(zip(rows, numbers, strict=True)):
+        for upper, upper_number in zip(above, above_numbers, strict=True):
+            for lower, lower_number in zip(below, below_numbers, strict=True):
+                if upper[0] < lower[1] and lower[0] < upper[1]:
+                    parents[_root(parents, lower_number)] = _root(parents, upper_number)
+    pieces: dict[int, npt.NDArray[np.bool_]] = {}
+    for row, (runs, row_numbers) in enumerate(zip(rows, numbers, strict=True)):
+        for (left, right), number in zip(runs, row_numbers, strict=True):
+            pieces.setdefault(_root(parents, number), np.zeros(mask.shape, bool))[row, left:right] = True
+    return sorted(pieces.values(), key=lambda piece: -int(piece.sum()))
+
+
 def boxes_around(mask: npt.NDArray[np.bool_]) -> list[Box]:
     """(left, top, right, bottom) of the connected regions of a mask (H, W), those of most pixels first.
 
-    Pixels are connected that share an edge. Right and bottom are the first column and row beyond the region.
+    Right and bottom are the first column and row beyond the region.
 
     Example:
         >>> boxes_around(np.array([[1, 0, 0], [0, 1, 1], [0, 1, 0]], dtype=bool))
         [(1, 1, 3, 3), (0, 0, 1, 1)]
     """
-    # A row's runs of True pixels are its pieces: a region is made of runs that touch in neighbouring rows.
-    rows = [_runs(row) for row in mask]
-    numbers = [list(range(first, first + len(runs))) for first, runs in zip(_firsts(rows), rows, strict=True)]
-    parents = [number for own in numbers for number in own]
-    for (above, above_numbers), (below, below_numbers) in pairwise(zip(rows, numbers, strict=True)):
-        for one, own in zip(above, above_numbers, strict=True):
-            for other, its in zip(below, below_numbers, strict=True):
-                if one[0] < other[1] and other[0] < one[1]:
-                    parents[_root(parents, its)] = _root(parents, own)
-    pixels: dict[int, int] = {}
-    boxes: dict[int, Box] = {}
-    for top, (runs, own_numbers) in enumerate(zip(rows, numbers, strict=True)):
-        for (left, right), number in zip(runs, own_numbers, strict=True):
-            root = _root(parents, number)
-            known = boxes.get(root, (left, top, right, top + 1))
-            boxes[root] = (min(known[0], left), known[1], max(known[2], right), top + 1)
-            pixels[root] = pixels.get(root, 0) + right - left
-    return [boxes[root] for root in sorted(boxes, key=lambda root: -pixels[root])]
+    boxes = []
+    for piece in pieces_of(mask):
+        rows, columns = (np.flatnonzero(piece.any(axis)).tolist() for axis in (1, 0))
+        boxes.append((columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
+    return boxes
 
 
 def _runs(row: npt.NDArray[Any]) -> list[tuple[int, int]]:

@@ -36,8 +36,10 @@ def with_box(picture: Image.Image, box: tuple[float, float, float, float], color
     return marked
 
 
-def with_outline(picture: Image.Image, mask: npt.ArrayLike, color: str, label: str = "") -> Image.Image:
-    """The picture with the outline of a mask, of any size, and its label.
+def with_outline(
+    picture: Image.Image, mask: npt.ArrayLike, color: str, label: str = "", below: bool = False
+) -> Image.Image:
+    """The picture with the outline of a mask, of any size, and its label above it or `below`.
 
     Example:
         >>> mask = np.zeros((30, 40), bool); mask[10:20, 10:30] = True
@@ -45,7 +47,10 @@ def with_outline(picture: Image.Image, mask: npt.ArrayLike, color: str, label: s
         (255, 255, 255)
     """
     marked = picture.convert("RGB")
-    area = Image.fromarray(np.asarray(mask, dtype=np.uint8) * 255).resize(marked.size, Image.Resampling.NEAREST)
+    area = Image.fromarray(np.asarray(mask, dtype=np.uint8) * 255).resize(marked.size, Image.Resampling.BICUBIC)
+    enlarged = max(marked.size) / max(np.shape(mask))
+    area = area.filter(ImageFilter.GaussianBlur(2 * enlarged)) if enlarged > 1 else area
+    area = area.point(lambda value: 255 * (value > 127))
     # At least 1: Pillow crashes on a filter of a single pixel.
     reach = max(1, _thickness(picture) // 2)
     for around, ink in ((reach + 1, _DARK), (reach, color)):
@@ -54,7 +59,7 @@ def with_outline(picture: Image.Image, mask: npt.ArrayLike, color: str, label: s
         marked.paste(ink, mask=Image.fromarray((larger & ~smaller).astype(np.uint8) * 255))
     bounds = area.getbbox()
     if bounds is not None:
-        _write_label(ImageDraw.Draw(marked), label, bounds, marked.size, color)
+        _write_label(ImageDraw.Draw(marked), label, bounds, marked.size, color, below)
     return marked
 
 
@@ -74,9 +79,14 @@ def _grown(box: tuple[int, int, int, int], by: int) -> tuple[int, int, int, int]
 
 
 def _write_label(
-    draw: ImageDraw.ImageDraw, label: str, box: tuple[int, int, int, int], size: tuple[int, int], color: str
+    draw: ImageDraw.ImageDraw,
+    label: str,
+    box: tuple[int, int, int, int],
+    size: tuple[int, int],
+    color: str,
+    below: bool = False,
 ) -> None:
-    """The label on a plate of its mark's colour, above the box where there is room, else inside it."""
+    """The label on a plate of its mark's colour, above (or below) the box where there is room, else inside it."""
     if not label:
         return
     letters = max(9, round(max(size) / 34))
@@ -86,6 +96,7 @@ def _write_label(
     left = max(0, min(box[0] - _border(size), size[0] - width))
     top = box[1] - height - _border(size)
     top = top if top >= 0 else min(box[1] + _border(size), size[1] - height)
+    top = min(box[3] + _border(size), size[1] - height - 1) if below else top
     draw.rectangle((left, top, left + width, top + height), fill=color)
     ink = _DARK if _lightness(color) > 0.4 else _LIGHT
     draw.text((left + letters // 2, top + height / 2), text, ink, kind, anchor="lm")

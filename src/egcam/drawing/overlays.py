@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from egcam.imageops import gaussian_blur
 
 # A map is scattered dots when a slight blur takes this much of its height.
 _SPECKLED = 0.6
+# Of a cell's width: the blur that takes linear enlargement's creases away.
+_CREASE = 0.35
+_HALF = 0.5
 
 
 _AXES = {1: "one dimension (length)", 2: "two dimensions (height, width)", 3: "three (depth or frames, height, width)"}
@@ -74,6 +78,7 @@ def overlay_image(
     sharpness: float = 1.0,
     signed: bool | None = None,
     box: tuple[float, float, float, float] | None = None,
+    certain: Pixels | None = None,
 ) -> Image.Image:
     """A heat map laid over its photograph: the more important a place, the less the photograph shows through.
 
@@ -86,6 +91,7 @@ def overlay_image(
         sharpness: an exponent of what is shown.
         signed: from -1 rather than from 0; None is where there are negative values.
         box: (left, top, right, bottom) of the photograph that the map is of; the rest is shown bare. None is all of it.
+        certain: (H, W) from 0 to 1, by which the map is the less opaque; None is 1 everywhere.
 
     Example:
         >>> overlay_image(Image.new("RGB", (8, 6), "white"), np.zeros((3, 4))).getpixel((0, 0))
@@ -93,13 +99,32 @@ def overlay_image(
     """
     values = as_map(heatmap)
     signed = is_signed(values) if signed is None else signed
-    values = legible(values)
-    values = values if box is None else _placed(values, box, image.size)
-    return laid_over(image, values, colormap, signed, alpha, sharpness)
+    values = placed(legible(values), box, image.size)
+    certain = None if certain is None else placed(certain, box, image.size)
+    return laid_over(image, values, colormap, signed, alpha, sharpness, certain)
 
 
-def _placed(values: Pixels, box: tuple[float, float, float, float], size: tuple[int, int]) -> Pixels:
-    """The map inside a box of a picture of (width, height), and 0 around it."""
+def smoothed(values: Pixels, cells: tuple[int, ...]) -> Pixels:
+    """A map that was enlarged from so many (rows, columns), without the creases at its cells' middles, for the eye.
+
+    Linear enlargement draws stars and crosses around single hot cells. The height of the map stays.
+    """
+    enlarged = min(values.shape[0] / cells[0], values.shape[1] / cells[1])
+    highest = float(np.abs(values).max())
+    if enlarged < 3 or highest == 0:
+        return values
+    soft = gaussian_blur(torch.from_numpy(values)[None, None], sigma=_CREASE * enlarged)[0, 0].numpy()
+    return np.clip(soft * (highest / max(float(np.abs(soft).max()), 1e-12)), -1, 1)
+
+
+def placed(
+    values: npt.NDArray[Any], box: tuple[float, float, float, float] | None, size: tuple[int, int]
+) -> npt.NDArray[Any]:
+    """A map inside a box of a picture of (width, height), and 0 around it; as it is where the box is all of it."""
+    if box is None:
+        return values
+    if values.dtype == bool:
+        return placed(values.astype(np.float32), box, size) > _HALF
     left, top, right, bottom = box
     across, down = values.shape[1] / (right - left), values.shape[0] / (bottom - top)
     back = (across, 0, -left * across, 0, down, -top * down)
@@ -108,11 +133,17 @@ def _placed(values: Pixels, box: tuple[float, float, float, float], size: tuple[
 
 
 def laid_over(
-    image: Image.Image, values: Pixels, colormap: str | None, signed: bool, alpha: float, sharpness: float
+    image: Image.Image,
+    values: Pixels,
+    colormap: str | None,
+    signed: bool,
+    alpha: float,
+    sharpness: float,
+    certain: Pixels | None = None,
 ) -> Image.Image:
     """`overlay_image` for a map that is `legible` already, as one slice of many is."""
     photograph = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
-    below, layer = _layers(photograph, values, colormap, signed, alpha, sharpness)
+    below, layer = _layers(photograph, values, colormap, signed, alpha, sharpness, certain)
     opacity = layer[:, :, 3:]
     return as_picture((1 - opacity) * below + opacity * layer[:, :, :3])
 
@@ -123,7 +154,6 @@ def overlay_layers(
     colors: str | None = None,
     signed: bool = False,
     opacity: float = OPACITY,
-    sharpness: float = 1.0,
 ) -> tuple[Pixels, Pixels]:
     """What every overlay is made of: the photograph, and over it the heat map's colours, as large as the photograph.
 
@@ -136,7 +166,6 @@ def overlay_layers(
         colors: a matplotlib colour map; by default that of `egcam.drawing.palette`.
         signed: from -1 rather than from 0.
         opacity: of the most important place.
-        sharpness: an exponent of what is shown.
 
     Returns:
         (H, W, 3) and (H, W, 4).
@@ -148,14 +177,22 @@ def overlay_layers(
     """
     if heat.ndim != 2:
         raise InputError(f"a heat map to draw over a photograph has {_AXES[2]}, not shape {heat.shape}")
-    return _layers(photograph, legible(heat.astype(np.float32)), colors, signed, opacity, sharpness)
+    return _layers(photograph, legible(heat.astype(np.float32)), colors, signed, opacity)
 
 
 def _layers(
-    photograph: Pixels, heat: Pixels, colors: str | None, signed: bool, opacity: float, sharpness: float
+    photograph: Pixels,
+    heat: Pixels,
+    colors: str | None,
+    signed: bool,
+    opacity: float,
+    sharpness: float = 1.0,
+    certain: Pixels | None = None,
 ) -> tuple[Pixels, Pixels]:
-    values = _resized(heat, (photograph.shape[1], photograph.shape[0]))
-    layer = heat_layer(values, colors, signed, 1.0, sharpness)
+    size = photograph.shape[1], photograph.shape[0]
+    layer = heat_layer(_resized(heat, size), colors, signed, 1.0, sharpness)
+    if certain is not None:
+        layer[:, :, 3] *= _resized(certain, size)
     below = greyed(photograph, layer[:, :, 3:])
     layer[:, :, 3] *= checked_opacity(opacity)
     return below, layer
