@@ -122,10 +122,8 @@ def test_explanations_are_frozen_and_compute_heatmaps_once():
 
 def test_what_it_says_of_itself():
     text = repr(made(torch.ones(2, 3, 4), reference="blurred"))
-    assert (
-        text
-        == "Explanation('grad-cam', class 0 1.00; class 1 1.00, 2 maps (3, 4) at layer 'layer4', reference='blurred')"
-    )
+    said = "class 0 1.00; class 1 1.00, 2 maps (3, 4) at layer 'layer4', reference='blurred'"
+    assert text == f"Explanation('grad-cam', {said})"
     single = repr(made(torch.ones(3, 4), targets=None))
     assert single == "Explanation('grad-cam', callable target 1.00, 1 map (3, 4) at layer 'layer4')"
 
