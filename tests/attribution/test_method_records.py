@@ -18,8 +18,6 @@ from egcam.cli import app
 from egcam.drawing import palette
 from egcam.errors import MethodError
 from egcam.figures import style
-from egcam.studies.cost import explanation_passes
-from egcam.studies.specs import MethodSpec
 
 SOURCE = Path(egcam.__file__).parent
 
@@ -98,11 +96,3 @@ def test_options_are_those_of_the_signature_with_their_defaults() -> None:
     assert (options["signed"], options["score"]) == (False, "logit")
     assert next(iter(options)) == "layer"
     assert "model" not in options
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "passes"),
-    [("grad-cam", {}, 1), ("score-cam", {}, 41), ("slope-cam", {"samples": 4}, 1), ("ablation-cam", {}, 1)],
-)
-def test_passes_of_an_explanation_at_a_layer_of_40_channels(method: str, options: dict[str, int], passes: int) -> None:
-    assert explanation_passes(MethodSpec("it", method, options), channels=40) == passes

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from egcam.cli import app
-from egcam.studies import load_study, read_study, unregister_engine
+from egcam.studies import read_study, unregister_engine
 from egcam.studies.store import Store
 from support.tiny_study import STUDY, write_study
 
@@ -48,17 +48,19 @@ def test_presets_are_listed():
     assert "paper-main" in run("presets").stdout
 
 
-def test_estimate_counts_passes(done):
+def test_estimate_runs_real_units_and_keeps_nothing(done):
     file, *_ = done
+    before = sorted(file.parent.iterdir())
     said = json.loads(run("estimate", file, "--json", "--workers", 2).stdout)
-    study = load_study(file)
-    from egcam.studies.cost import study_passes
-
-    expected = study_passes(study, 3, {"a": 16, "b": 16}, {"a": 8, "b": 6})
-    assert sum(said["passes"].values()) == expected
     assert said["units"] == 3 * 2 * 3
     assert said["seconds"] == pytest.approx(sum(said["worker_seconds"].values()) / 2)
-    assert f"{expected:,} passes" in run("estimate", file).stdout
+    assert said["seconds"] == pytest.approx(sum(said["seconds_by_method"].values()) / 2)
+    assert 0 < sum(said["seconds_by_metric"].values()) <= 2 * said["seconds"]
+    assert said["failed"] == {}
+    assert sorted(file.parent.iterdir()) == before
+    told = run("estimate", file)
+    assert "3 images, 18 units: about " in told.stdout
+    assert "a: expected" in told.stderr
 
 
 def test_run_prints_the_tables(done):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from egcam.cli.console import note, say
 from egcam.evaluation.numbers import counted
-from egcam.studies.cost import Estimate, estimated, unit_passes
+from egcam.studies.cost import Estimate
 from egcam.studies.progress import duration
 from egcam.studies.records import Outcome
 from egcam.studies.runner import Agenda, Watcher
@@ -21,36 +22,22 @@ _TOLD_EVERY = 30.0
 _SILENCE = 120.0
 
 
-def cost_line(found: Estimate, workers: int | None) -> str:
-    """How much a study is, in a line; `workers` is None if nobody knows yet how many there will be."""
-    shared = "of one worker's time" if workers is None else f"with {counted(workers, 'worker')}"
-    return (
-        f"{counted(found.images, 'image')}, {counted(found.units, 'unit')}, {found.total_passes:,} passes: "
-        f"about {duration(found.total_seconds / (workers or 1))} {shared}"
-    )
-
-
 def estimate_lines(found: Estimate, workers: int, memory: int | None) -> list[str]:
     """What a study takes, and of what."""
-    lines = [
-        f"{label}: {passes:,} passes, about {duration(found.seconds[label])} of worker time"
-        for label, passes in found.passes.items()
-    ]
-    lines.append(
-        f"by the fastest and the slowest probe {duration(found.fastest / workers)} to "
-        f"{duration(found.slowest / workers)}; backward passes and reading images are not included"
-    )
+    lines = [f"{label}: about {duration(seconds)} of worker time" for label, seconds in found.seconds.items()]
     total = max(found.total_seconds, 1e-9)
     for what, parts in (("methods", found.by_method), ("metrics", found.by_metric)):
-        most = sorted(parts.items(), key=lambda one: -one[1])[:5]
+        most = sorted(parts.items(), key=lambda item: -item[1])[:5]
         lines.append(f"dearest {what}: " + ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in most))
+    lines += [f"failed: {name}: {cause}" for name, cause in found.failed.items()]
     if memory is not None:
-        lines.append(f"memory: {_size(memory)} for this estimate; a worker takes about as much, plus its batches")
+        lines.append(f"memory: {_size(memory)} for this estimate; a worker takes about as much")
     lines.append(
         f"disk: about {_size(found.disk)}; report: about {duration(found.report_seconds)} and "
         f"{_size(found.report_memory)} of memory"
     )
-    return lines
+    size = f"{counted(found.images, 'image')}, {counted(found.units, 'unit')}"
+    return [*lines, f"{size}: about {duration(found.total_seconds / workers)} with {counted(workers, 'worker')}"]
 
 
 def peak_memory() -> int | None:
@@ -75,10 +62,30 @@ def _size(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def typical(taken: Mapping[tuple[str, str], tuple[int, float]], key: tuple[str, str]) -> float:
+    """Seconds of a unit of a model and method, from how many there were and how long they took by model and method.
+
+    That is the mean of the same, or where there is none of the model's, of the method's, of all.
+
+    >>> typical({("m", "a"): (2, 4.0), ("m", "b"): (1, 8.0)}, ("m", "a"))
+    2.0
+    >>> typical({("m", "a"): (2, 4.0), ("m", "b"): (1, 8.0)}, ("n", "b"))
+    8.0
+    """
+    model, method = key
+    tests = (lambda one: one == key, lambda one: one[0] == model, lambda one: one[1] == method, lambda one: True)
+    for is_like in tests:
+        alike = [taken[one] for one in taken if is_like(one)]
+        if alike:
+            return sum(seconds for _, seconds in alike) / sum(count for count, _ in alike)
+    return 0.0
+
+
 class Bar(Watcher):
     """A bar on stderr with units, rate and time left; a line now and then where nobody sees a bar.
 
-    The share done counts passes, not units: Score-CAM's units take hundreds of times as many as Grad-CAM's.
+    The share done is one of time, not of units: a unit of Score-CAM takes hundreds of times as long as Grad-CAM's. What
+    is left is reckoned from the units of the same model and method that came in, or from those most like them.
     A separate thread keeps it alive: it also reports while no unit finishes, and for how long.
 
     Args:
@@ -103,9 +110,9 @@ class Bar(Watcher):
             disable=not self._seen,
             speed_estimate_period=600,
         )
-        self._costs: dict[tuple[str, str], int] = {}
-        self._done = self._total = self._passes_done = 0
-        self._passes = 1
+        self._left: Counter[tuple[str, str]] = Counter()
+        self._taken: dict[tuple[str, str], tuple[int, float]] = {}
+        self._done = self._total = 0
         self._began = self._last = clock()
         self._over = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="egcam heartbeat", daemon=True)
@@ -122,23 +129,15 @@ class Bar(Watcher):
 
     def begins(self, agenda: Agenda) -> None:
         """Say what there is to do."""
-        study, networks = agenda.study, agenda.networks
         for part in agenda.damaged:
             note(f"{part} was damaged and put aside; its units are done again")
-        self._costs = {
-            (model.label, method.name): unit_passes(
-                study, method, networks[model.label].channels, networks[model.label].size
-            )
-            for model in study.models
-            for method in study.methods
-        }
+        self._left = Counter(unit[:2] for unit in agenda.todo)
         self._total, self._began, self._last = len(agenda.todo), self._clock(), self._clock()
-        self._passes = max(1, sum(self._costs[unit.model, unit.method] for unit in agenda.todo))
         if self._wanted:
-            whole = estimated(study, networks, agenda.images)
+            shared = f" with {counted(agenda.workers, 'worker')}" if agenda.workers else ""
             done = f"{counted(agenda.done, 'unit')} {'is' if agenda.done == 1 else 'are'} done"
-            say(f"{cost_line(whole, agenda.workers)}; {done}, {self._total:,} to do")
-        self._task = self._bar.add_task(study.name, total=self._passes, units="")
+            say(f"{counted(agenda.images, 'image')}: {done}, {self._total:,} to do{shared}")
+        self._task = self._bar.add_task(agenda.study.name, total=1.0, units="")
         if self._wanted and agenda.todo:
             self._heart.start()
 
@@ -148,13 +147,22 @@ class Bar(Watcher):
         self._last = self._clock()
         self.failed += sum(one.error is not None for one in outcomes)
         self.smaller += sum(one.batch_size is not None for one in outcomes)
-        passes = sum(self._costs[one.unit.model, one.unit.method] for one in outcomes)
-        self._passes_done += passes
-        self._bar.update(self._task, advance=passes, units=self._text())
+        for outcome in outcomes:
+            key = outcome.unit[:2]
+            count, seconds = self._taken.get(key, (0, 0.0))
+            self._left[key] -= 1
+            self._taken[key] = count + 1, seconds + outcome.seconds
+        self._bar.update(self._task, completed=self._share(), units=self._text())
+
+    def _share(self) -> float:
+        """How much of the work is done."""
+        done = sum(seconds for _, seconds in self._taken.values())
+        left = sum(count * typical(self._taken, key) for key, count in self._left.items() if count)
+        return done / (done + left) if done + left else 0.0
 
     def line(self) -> str:
         """How far the run is, with the time left, for where nobody sees a bar."""
-        share = self._passes_done / self._passes
+        share = self._share()
         left = (self._clock() - self._began) * (1 - share) / share if share else None
         told = f"about {duration(left)} left" if left is not None else "time left unknown until a unit is done"
         return f"{self._text()}, {share:.0%}, {told}"

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from egcam.attribution import references, registry
 from egcam.attribution.explainer import Explainer
 from egcam.attribution.shared_options import options_for
 from egcam.errors import LayerError, near_misses
 from egcam.evaluation.failures import is_out_of_memory
-from egcam.metrics.timing import synchronise
 from egcam.models import zoo
 from egcam.models.class_names import read_classes
 from egcam.models.layers import BY_WORD, is_word, resolve
@@ -33,8 +29,6 @@ from egcam.studies.manifest import ModelRecord, state_checksum
 from egcam.studies.pools import drawn_pool, source_of
 from egcam.studies.source_files import source_checksums
 from egcam.studies.specs import MethodSpec, ModelSpec, Study
-
-_PROBED, _PROBES = 4, 5
 
 
 @dataclass
@@ -114,25 +108,11 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """What is known of a model once it was looked at.
+    """What is known of a model once it was looked at."""
 
-    Attributes:
-        record: for the manifest.
-        channels: of the explained layer.
-        size: the longer side of its input in pixels.
-        device: where it runs.
-        seconds_per_pass: one image through it, in a small batch, with the study's threads: the median of some probes.
-        recipes: what methods do on it, as keys, by method.
-    """
-
-    record: ModelRecord
-    channels: int
-    size: int
-    device: str
-    seconds_per_pass: float
-    recipes: Mapping[str, str]
-    probes: tuple[float, ...] = ()
-    """The probes themselves, in seconds."""
+    record: ModelRecord  # for the manifest
+    device: str  # where it runs
+    recipes: Mapping[str, str]  # what methods do on it, as keys, by method
 
 
 def load_network(study: Study, spec: ModelSpec, data: Dataset) -> Network:
@@ -171,13 +151,11 @@ def _described(study: Study, spec: ModelSpec, data: Dataset) -> NetworkFacts:
     network = load_network(study, spec, data)
     classifier, preprocessing = network.classifier, network.preprocessing
     model, device = classifier.model, classifier.device
-    images = torch.zeros(_PROBED, len(preprocessing.mean), *preprocessing.size, device=device)
-    trace = dry_run(model, images[:1])
+    trace = dry_run(model, torch.zeros(1, len(preprocessing.mean), *preprocessing.size, device=device))
     _check_classes(study, spec, trace.classes)
     layer = spec.layer or classifier.layer or "last"
     layer = BY_WORD[layer](model, trace) if is_word(layer, model) else layer
     _check_layer(spec, model, layer, trace)
-    shapes = [trace.map_shape(call) for call in trace.calls_of(layer.partition(":")[0]) if len(call.shape) in (3, 4)]
     record = ModelRecord(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         layer=layer,
@@ -185,25 +163,8 @@ def _described(study: Study, spec: ModelSpec, data: Dataset) -> NetworkFacts:
         own_layers={} if spec.layer or classifier.layer else _own_layers(study, model, trace, layer),
         **network.inputs,
     )
-    with _pinned(study.threads), torch.inference_mode():
-        probes = _probes(model, images)
-    channels = shapes[-1][0] if shapes else 1
-    size, seconds = max(preprocessing.size), median(probes)
     recipes = {method.name: network.recipe(method) for method in study.methods}
-    return NetworkFacts(record, channels, size, str(device), seconds, recipes, probes)
-
-
-def _probes(model: nn.Module, images: Tensor) -> tuple[float, ...]:
-    """Seconds of a pass, several times after a first one that does not count: a single one may be disturbed."""
-    model(images[:1])
-    found = []
-    for _ in range(_PROBES):
-        synchronise(images.device)
-        start = perf_counter()
-        model(images)
-        synchronise(images.device)
-        found.append((perf_counter() - start) / len(images))
-    return tuple(found)
+    return NetworkFacts(record, str(device), recipes)
 
 
 def _own_layers(study: Study, model: nn.Module, trace: Trace, layer: str) -> dict[str, str]:
@@ -241,13 +202,3 @@ def _check_classes(study: Study, spec: ModelSpec, classes: int | None) -> None:
             f'target is "label", and {spec.label} has {classes} classes, not the {len(kind.class_names)} of '
             f'{kind.title}: use target = "prediction"'
         )
-
-
-@contextmanager
-def _pinned(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

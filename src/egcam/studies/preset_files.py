@@ -8,7 +8,6 @@ from importlib.resources import files
 
 from egcam.errors import near_misses
 from egcam.studies.config import StudyError, read_study
-from egcam.studies.cost import usual_passes
 from egcam.studies.specs import Study
 
 
@@ -25,7 +24,7 @@ def presets() -> dict[str, str]:
 
 
 def preset(name: str, data: str | None = None, annotations: str | None = None, images: int | None = None) -> str:
-    """A preset's TOML text, with its cost in the first lines.
+    """A preset's TOML text, with its size in the first lines.
 
     Args:
         name: one of `presets()`.
@@ -67,15 +66,7 @@ def _with(text: str, key: str, value: str | int) -> str:
 
 def _head(study: Study) -> list[str]:
     models, methods = len(study.models), len(study.methods)
-    lines = [study.title + "."]
-    if study.data.images is None:
-        each = usual_passes(study, 1)
-        lines.append(f"{models} model{'s' * (models > 1)} x {methods} methods: about {each:,} passes for each image.")
-    else:
-        units = study.data.images * models * methods
-        lines.append(
-            f"{study.data.images:,} images x {models} model{'s' * (models > 1)} x {methods} methods = {units:,} units."
-        )
-        lines.append(f"About {usual_passes(study, study.data.images):,} passes of one image through a network.")
-    lines.append("How long that takes here:  egcam study estimate STUDY.toml")
-    return lines
+    text = f"{models} model{'s' * (models > 1)} x {methods} methods"
+    if study.data.images is not None:
+        text = f"{study.data.images:,} images x {text} = {study.data.images * models * methods:,} units"
+    return [f"{study.title}.", f"{text}.", "How long that takes here:  egcam study estimate STUDY.toml"]

@@ -11,7 +11,6 @@ from pathlib import Path
 from egcam.metrics.registry import metric
 from egcam.studies.buffer import Saver
 from egcam.studies.config import StudyError, load_study
-from egcam.studies.cost import longest_unit
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset
 from egcam.studies.engines import Engine, Job, Shard, make_engine
@@ -29,7 +28,7 @@ FACTORY = "egcam.studies.worker:open_worker"
 _NAMED = 10
 # How many there are is the engine's business; shards for this many suit a cluster and cost a small machine little.
 _MANY_WORKERS = 64
-_SURELY_HANGS, _TIMES_TOO_LONG = 3600.0, 50.0
+_SURELY_HANGS = 6 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Agenda:
         images: how many images it takes, from the first.
         todo: the units it will do.
         done: how many units of its part were done before.
-        networks: what is known of the models, by label.
         damaged: parts of the store that were unreadable and set aside; their units are repeated.
         workers: how many share the work; None if only the engine will know.
     """
@@ -50,7 +48,6 @@ class Agenda:
     images: int
     todo: Sequence[Unit]
     done: int
-    networks: dict[str, NetworkFacts]
     damaged: Sequence[str] = ()
     workers: int | None = None
 
@@ -104,9 +101,8 @@ def run_study(
         retry_failed: repeat units that failed.
         mix_versions: accept results of other versions of egcam, torch and so on in the folder.
         wait: seconds to wait for another run to leave the folder; None refuses at once.
-        timeout: seconds after which a unit fails, so that one that hangs does not stop the rest; None is an hour, or
-            fifty times the longest time expected of any unit if that is more. Engines with their own processes
-            enforce it.
+        timeout: seconds after which a unit fails, so that one that hangs does not stop the rest; None is six hours.
+            Engines with their own processes enforce it.
         watcher: is called as the work proceeds.
         say: called with what happens before the first unit.
 
@@ -135,9 +131,9 @@ def run_study(
         done = store.done(not retry_failed, each, maps=len(each) < len(found.metrics))
         todo = [unit for unit in mine if unit not in done]
         job = Job(FACTORY, found.model_dump(), each, found.threads, device=found.device)
-        job = replace(job, timeout=timeout or usual_timeout(found, networks))
+        job = replace(job, timeout=timeout or _SURELY_HANGS)
         count = workers or _workers_of(made, job)
-        agenda = Agenda(found, images, todo, len(mine) - len(todo), networks, damaged, count)
+        agenda = Agenda(found, images, todo, len(mine) - len(todo), damaged, count)
         (watcher or Watcher()).begins(agenda)
         if todo:
             _work(agenda, job, store, made, workers, watcher or Watcher())
@@ -158,11 +154,6 @@ def _work(agenda: Agenda, job: Job, store: Store, engine: Engine, workers: int |
             names = ", ".join(list(changed)[:_NAMED]) + (f" and {len(changed) - _NAMED} more" * (len(changed) > _NAMED))
             text = f"image, model or references changed during the run: {names}; run it again for what is missing now"
             warnings.warn(text, StoreWarning, stacklevel=4)
-
-
-def usual_timeout(study: Study, networks: dict[str, NetworkFacts]) -> float:
-    """Seconds after which a unit surely hangs: an hour, or if more, fifty times the longest expected time."""
-    return max(_SURELY_HANGS, _TIMES_TOO_LONG * longest_unit(study, networks))
 
 
 def _alone(study: Study, engine: str | Engine, workers: int | None) -> int | None:

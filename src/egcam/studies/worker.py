@@ -19,10 +19,9 @@ from egcam.evaluation.evaluate import measure
 from egcam.evaluation.failures import Failure, fault_of
 from egcam.metrics.case import Case
 from egcam.metrics.perturb import Curve
-from egcam.metrics.registry import metric
+from egcam.metrics.registry import make, metric
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.targets import by_class, class_scores
-from egcam.studies.cost import metrics_by_image
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared
@@ -81,7 +80,9 @@ class UnitWorker:
         self.study = study
         self.data: Dataset = open_dataset(study.data)
         check_data(study, self.data)
-        self._metrics = metrics_by_image(study)
+        # Those that compare images come at the end.
+        each = [one for one in study.metrics if not metric(one.name).whole_set]
+        self._metrics = [make(one.name, study.protocol, study.seed, **one.options) for one in each]
         self._whole = len(self._metrics) < len(study.metrics)
         self._network: Network | None = None
         self._prepared: tuple[tuple[str, int], Prepared] | None = None

@@ -98,26 +98,25 @@ def estimate(
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="How many workers share the work.")] = 1,
     as_json: opt.Json = False,
 ) -> None:
-    """Estimate how many passes a study takes and, from short probes of each model, about how long.
+    """Estimate how long a study takes: run a real unit or two of each model and method, all metrics too.
 
-    Also shows what costs most, how much memory a worker needs and disk the results, and what the report takes.
+    It takes about as long as two images of the study, and keeps nothing. Also shows what costs most, how much memory a
+    worker needs and disk the results, and what the report takes.
     """
-    from egcam.cli.study_progress import cost_line, estimate_lines, peak_memory
+    from egcam.cli.study_progress import estimate_lines, peak_memory
     from egcam.studies.cost import estimate as estimated
 
-    found = estimated(file, limit)
+    found = estimated(file, limit, say=lambda text: None if as_json else say(text))
     if as_json:
         print_json(
             {
                 "images": found.images,
                 "units": found.units,
-                "passes": found.passes,
-                "worker_seconds": found.seconds,
+                "worker_seconds": dict(found.seconds),
                 "seconds": found.total_seconds / workers,
-                "seconds_fastest": found.fastest / workers,
-                "seconds_slowest": found.slowest / workers,
                 "seconds_by_method": dict(found.by_method),
                 "seconds_by_metric": dict(found.by_metric),
+                "failed": dict(found.failed),
                 "worker_memory_bytes": peak_memory(),
                 "disk_bytes": found.disk,
                 "report_seconds": found.report_seconds,
@@ -125,7 +124,7 @@ def estimate(
             }
         )
         return
-    for line in (*estimate_lines(found, workers, peak_memory()), cost_line(found, workers)):
+    for line in estimate_lines(found, workers, peak_memory()):
         console().print(line, markup=False)
 
 
@@ -161,7 +160,7 @@ def run(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="A unit that takes longer fails. Default: an hour, or more if units are slow.",
+            help="A unit that takes longer fails. Default: six hours.",
         ),
     ] = None,
     as_json: opt.Json = False,
