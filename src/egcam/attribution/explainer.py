@@ -295,7 +295,7 @@ class Explainer(ABC):
             return session.fact(("trace", *shape), lambda: _dry_run(self.model, images, extra))
 
         def points_found() -> tuple[LayerPoint, ...]:
-            return self._find_points(images, extra, targets)
+            return self._find_points(images, extra, targets, trace)
 
         if self._points is not None:
             points = self._points
@@ -328,8 +328,12 @@ class Explainer(ABC):
             memory=memory,
         )
 
-    def _find_points(self, images: Tensor, extra: ExtraInputs, targets: Targets) -> tuple[LayerPoint, ...]:
-        trace = dry_run(self.model, images, extra, targets.reader())
+    def _find_points(
+        self, images: Tensor, extra: ExtraInputs, targets: Targets, usual: Callable[[], Trace | None]
+    ) -> tuple[LayerPoint, ...]:
+        trace = usual() if targets.are_classes else None
+        if trace is None:
+            trace = dry_run(self.model, images, extra, targets.reader())
         trace = replace(trace, places=targets.places or trace.places)
         if targets.are_of_embeddings:
             # A layer with as many channels as there are outputs is then no map of class scores.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from math import prod
 from typing import Any
 from weakref import ref
@@ -15,18 +17,16 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from egcam.errors import EgcamError
 from egcam.models.axes import Axis, axis_of_module, axis_of_shape, convolution_dimensions, fits
+from egcam.models.dependence import CallKey, Influence, Ways
 from egcam.models.image_targets import TENSOR_KEYS, Places
-from egcam.models.influence import CallKey, Influence
 from egcam.models.inputs import ExtraInputs
 from egcam.models.nested import tensor_in, tensors_in
-from egcam.models.quick_shapes import QuickShapes
 from egcam.models.restore import add_hook, untouched
-from egcam.models.shadow import meta_copy
 from egcam.models.tokens import grid_of
-from egcam.models.ways import Ways
 
 # A recurrent layer, too, has at every place what it makes of all places before.
 _POOLING = re.compile(r"(Adaptive|Global)\w*Pool|(Attention|Attn)\w*Pool|^(LSTM|GRU|RNN)$", re.IGNORECASE)
@@ -36,70 +36,43 @@ _BENDING = re.compile(r"[A-Z]*LU\d?$|Swish|Mish|Sigmoid|Tanh|Softmax|Softplus|Ma
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one module in a dry run.
-
-    Attributes:
-        axis: where the module's kind says its channels are.
-        shape: of what it returned.
-        value: identity and version of that tensor.
-        inputs: the identities of the tensors it took.
-        shape_in: of the first of those.
-        multiplications: with the module's own weights.
-        bends: whether the module's kind is known not to be linear: activation functions, normalisations, maxima.
-        dimensions: over how many dimensions it convolves; 0 for what is no convolution.
-        sees_image: whether what it returned depends on the image, by differentiable operations.
-        maps: the identities of the (1, ., ., .) in a tuple, list or dictionary that it returned, such as feature
-            pyramids.
-        node: the number of what it returned in `Trace.ways`; -1 where there is none.
-        maps_taken: the identities of the maps in the tuples, lists and dictionaries that it took.
-    """
+    """One call of one module in a dry run; tensors are numbered in the order in which they were first seen."""
 
     name: str
-    pooling: bool
+    pooling: bool  # whether it is in a module that pools
     in_attention: bool
     is_attention: bool
-    weighted: bool
-    axis: Axis | None
+    weighted: bool  # whether the module itself, not one within, has parameters
+    axis: Axis | None  # where the module's kind says its channels are
     started: int
     finished: int
-    shape: tuple[int, ...]
-    value: tuple[int, int]
-    inputs: frozenset[int]
-    shape_in: tuple[int, ...]
-    bytes: int
-    multiplications: int = 0
-    bends: bool = False
-    dimensions: int = 0
-    sees_image: bool = False
-    maps: tuple[int, ...] = ()
-    node: int = -1
-    maps_taken: tuple[int, ...] = ()
+    shape: tuple[int, ...]  # of what it returned; () where that is nested
+    value: tuple[int, int]  # the number and version of that tensor
+    inputs: frozenset[int]  # the numbers of the tensors it took
+    shape_in: tuple[int, ...]  # of the first of these
+    bytes: int  # of what it returned, for one image
+    multiplications: int = 0  # with the module's own weights
+    bends: bool = False  # whether its kind is known not to be linear: activation functions, normalisations, maxima
+    dimensions: int = 0  # over how many it convolves; 0 for what is no convolution
+    sees_image: bool = False  # whether what it returned depends on the image, by differentiable operations
+    maps: tuple[int, ...] = ()  # the (1, ., ., .) in a tuple, list or dictionary it returned, such as feature pyramids
+    node: int = -1  # what it returned, in `Trace.ways`; -1 where the score does not depend on it
+    maps_taken: tuple[int, ...] = ()  # the maps in the tuples, lists and dictionaries that it took
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All calls of a dry run with one image, in the order they finished.
-
-    Attributes:
-        image: the identity of the image.
-        image_shape: (channels, height, width); (channels, length) and (channels, depth, height, width) likewise.
-        classes: how many the network tells apart, where its output shows it.
-        other_inputs: whether the network takes other tensors, too.
-        places: what the network says of single places of the image, where its output shows it: "boxes" or a "map".
-        keeps_order: whether tokens are in the order of the rows of the image; those of Hiera are so at its end only.
-        influence: finds out what the scores depend on; None for a model without numbers.
-        ways: how the scores come from the image, where one tensor holds them and gradients show it.
-    """
+    """All calls of a dry run with one image, in the order they finished."""
 
     calls: tuple[Call, ...]
-    image: int
-    image_shape: tuple[int, ...]
-    classes: int | None
-    other_inputs: bool
-    places: Places | None = None
-    keeps_order: bool = True
-    influence: Influence | None = field(default=None, compare=False, repr=False)
-    ways: Ways | None = field(default=None, compare=False, repr=False)
+    image: int  # its number
+    image_shape: tuple[int, ...]  # (channels, height, width); of signals (channels, length), of volumes likewise
+    classes: int | None  # how many the network tells apart, where its output shows it
+    other_inputs: bool  # whether the network takes other tensors, too
+    places: Places | None = None  # what the network says of single places of the image, where its output shows it
+    keeps_order: bool = True  # whether tokens are in the order of the image's rows; those of Hiera are at its end only
+    influence: Influence | None = field(default=None, compare=False, repr=False)  # None for a model without numbers
+    ways: Ways | None = field(default=None, compare=False, repr=False)  # from the image to the score, if they are known
 
     @property
     def image_size(self) -> tuple[int, ...]:
@@ -215,11 +188,6 @@ class Trace:
         first = self._first_end(layers)
         return 2 * sum(call.bytes for call in self.calls if call.finished > first)
 
-    def bends_after(self, layer: str) -> bool:
-        """Whether a module that is known not to be linear runs after a layer."""
-        end = self._first_end([layer])
-        return any(call.bends and call.started > end for call in self.calls)
-
     def _first_end(self, layers: Sequence[str]) -> int:
         plain = [name.partition(":")[0] for name in layers]
         return min((call.finished for call in self.calls if call.name in plain), default=-1)
@@ -228,7 +196,7 @@ class Trace:
 def dry_run(
     model: nn.Module, images: Tensor, extra: ExtraInputs | None = None, read: Callable[[Any], Tensor] | None = None
 ) -> Trace:
-    """Follow one image through the network: on meta tensors where the network allows, else for real.
+    """Follow one image through the network, in a forward pass of which nothing is kept.
 
     Args:
         model: the plain module.
@@ -238,78 +206,47 @@ def dry_run(
     """
     extra = extra or ExtraInputs(len(images))
     args, kwargs = extra.rows(torch.zeros(1, dtype=torch.long, device="cpu"))
-    one = images[:1].detach()
     with untouched(model, images.device):
         try:
-            moved = {name: _to_meta(value) for name, value in kwargs.items()}
-            shadow, image, further = meta_copy(model), one.to("meta"), tuple(_to_meta(value) for value in args)
-            with QuickShapes():
-                trace = _trace(shadow, image, further, moved, extra.images, read)
-            has_numbers = not any(tensor.is_meta for tensor in (one, *model.parameters()))
-            influence = (
-                Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs) if has_numbers else None
-            )
-            return replace(trace, influence=influence)
+            return _trace(model, images[:1].detach(), args, kwargs, extra.images, read)
         except EgcamError:
             raise
-        except Exception:  # data-dependent code, tensors held outside buffers, operators without meta kernels
-            pass
-        if _has_tensors(args, kwargs):
-            # Only then is it a question what depends on the image, and worth a history that some code does not take.
-            try:
-                return _trace(model, one, args, kwargs, extra.images, read)
-            except EgcamError:
-                raise
-            except Exception:  # or the user's own mistake, which shows again
-                pass
-        return _trace(model, one, args, kwargs, extra.images, read, with_history=False)
-
-
-def _to_meta(value: object) -> object:
-    if isinstance(value, Tensor):
-        return value.detach().to("meta")
-    if isinstance(value, tuple | list):
-        return type(value)(_to_meta(item) for item in value)
-    if isinstance(value, dict):
-        return {name: _to_meta(item) for name, item in value.items()}
-    return value
+        except Exception:  # code that takes no history, or the user's own mistake, which shows again
+            return _trace(model, images[:1].detach(), args, kwargs, extra.images, read, with_history=False)
 
 
 def _trace(
     model: nn.Module,
-    one: Tensor,
+    image: Tensor,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     as_input: Callable[[Tensor], Any],
     read: Callable[[Any], Tensor] | None,
     with_history: bool = True,
 ) -> Trace:
-    with torch.set_grad_enabled(with_history):
+    # The graph is looked at, never run: what its operations would keep is let go of.
+    nothing_kept = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda kept: kept)
+    with torch.set_grad_enabled(with_history), nothing_kept, ExitStack() as stack:
         # Copies: the model may write into its input, which a tensor that gradients start from does not allow.
-        image = one.clone().requires_grad_(with_history and one.is_floating_point()).clone()
-        recorder = _Recorder(image)
-        handles = []
-        try:
-            for name, module in model.named_modules():
-                handles.append(add_hook(module, recorder.enter(name), before=True, with_kwargs=True))
-                handles.append(add_hook(module, recorder.leave(name), with_kwargs=True))
-            output = model(as_input(image), *args, **kwargs)
-        finally:
-            for handle in handles:
-                handle.remove()
-        ways = Ways(recorder.origin, _score_in(output, read))
-    calls = tuple(recorder.calls_seen(ways))
-    ways.forget_graph()
+        followed = image.clone().requires_grad_(with_history and image.is_floating_point()).clone()
+        recorder = _Recorder(followed)
+        for name, module in model.named_modules():
+            stack.callback(add_hook(module, recorder.enter(name), before=True, with_kwargs=True).remove)
+            stack.callback(add_hook(module, recorder.leave(name), with_kwargs=True).remove)
+        output = model(as_input(followed), *args, **kwargs)
+        ways = recorder.ways_to(_score_in(output, read))
+    has_numbers = not any(tensor.is_meta for tensor in (image, *model.parameters()))
+    like = tuple(image.shape), image.dtype, image.device
     return Trace(
-        calls=calls,
+        calls=recorder.calls(ways),
         ways=ways if ways.are_known else None,
-        image=id(image),
-        image_shape=tuple(one.shape[1:]),
+        image=recorder.number(followed),
+        image_shape=tuple(image.shape[1:]),
         classes=_class_count(output),
         other_inputs=_has_tensors(args, kwargs),
-        places=_places_in(output, one.ndim - 2),
+        places=_places_in(output, image.ndim - 2),
         keeps_order=not any(type(module).__name__.startswith("Hiera") for module in model.modules()),
-        influence=None if one.is_meta else Influence(ref(model), tuple(one.shape), one.dtype, one.device, args, kwargs),
+        influence=Influence(ref(model), like, args, kwargs) if has_numbers else None,
     )
 
 
@@ -369,30 +306,34 @@ class _Recorder:
 
     def __init__(self, image: Tensor) -> None:
         self._image = image
-        self.origin = image.grad_fn
-        self._calls: list[Call] = []
-        self._histories: list[Any] = []
+        self._origin = image.grad_fn
+        self._calls: list[tuple[Call, Any]] = []
         self._thread = threading.get_ident()
         self._clock = 0
-        self._open: list[int] = []
-        self._alive: list[Tensor] = []  # identity is id(), so nothing seen may be freed meanwhile
-        self._names: list[tuple[bool, bool]] = []
-        self._taken: list[tuple[Tensor, ...]] = []
+        # Of the modules that run now: when they started, whether they pool or attend, and the maps they took in lists.
+        self._open: list[tuple[int, bool, bool, tuple[int, ...]]] = []
+        # Nothing is kept alive; another tensor at the same address gets a number of its own.
+        self._numbers: MutableMapping[Tensor, int] = WeakIdKeyDictionary()
+        self._count = count()
+
+    def number(self, tensor: Tensor) -> int:
+        """Which of the tensors that were seen it is."""
+        number = self._numbers.get(tensor)
+        if number is None:
+            number = self._numbers[tensor] = next(self._count)
+        return number
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             if threading.get_ident() != self._thread:
                 return
             self._clock += 1
-            self._open.append(self._clock)
             # Whole networks have such names, too: AttentionNet, GlobalLocalNet.
-            given = (*args, *kwargs.values())
-            whole = not name or (any(True for _ in module.children()) and any(arg is self._image for arg in given))
-            kinds = (False, False) if whole else (_matches(_POOLING, module), _matches(_ATTENTION, module))
-            self._names.append(kinds)
+            taken = (*args, *kwargs.values())
+            whole = not name or (any(True for _ in module.children()) and any(arg is self._image for arg in taken))
+            pools, attends = (not whole and _matches(kind, module) for kind in (_POOLING, _ATTENTION))
             # Now, for some write what they make into the list that they took.
-            listed = [value for value in given if not isinstance(value, Tensor)]
-            self._taken.append(tuple(one for one in tensors_in(listed) if _is_map(one)))
+            self._open.append((self._clock, pools, attends, self._maps([*args, *kwargs.values()])))
 
         return hook
 
@@ -401,74 +342,61 @@ class _Recorder:
             if threading.get_ident() != self._thread:
                 return
             self._clock += 1
-            inside_pooling = any(pooling for pooling, _ in self._names)
-            _, is_attention = self._names.pop()
-            maps_taken = self._taken.pop()
-            started = self._open.pop()
+            pooling = any(pools for _, pools, _, _ in self._open)
+            started, _, is_attention, maps_taken = self._open.pop()
             tensor = tensor_in(output)
-            maps = () if isinstance(output, Tensor) else tuple(one for one in tensors_in(output) if _is_map(one))
             is_nested = tensor is None
-            tensor = maps[0] if is_nested and maps else tensor
+            if is_nested:
+                tensor = next(filter(_is_map, tensors_in(output)), None)
             if tensor is None or is_functorch_wrapped_tensor(tensor):  # the outputs of several networks in one
                 return
             taken = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            self._alive += [tensor, *taken, *maps, *maps_taken]
-            self._histories.append(tensor.grad_fn)
-            self._calls.append(
-                Call(
-                    name=name,
-                    pooling=inside_pooling,
-                    in_attention=any(attention for _, attention in self._names),
-                    is_attention=is_attention,
-                    weighted=any(True for _ in module.parameters(recurse=False)),
-                    axis=self._axis(module, tensor),
-                    started=started,
-                    finished=self._clock,
-                    shape=() if is_nested else tuple(tensor.shape),
-                    value=(id(tensor), tensor._version),
-                    inputs=frozenset(id(value) for value in taken),
-                    shape_in=tuple(taken[0].shape) if taken else (),
-                    bytes=tensor.numel() * tensor.element_size() // max(1, tensor.shape[0] if tensor.ndim else 1),
-                    multiplications=_multiplications(module, tensor),
-                    bends=_matches(_BENDING, module),
-                    maps=tuple(map(id, maps)),
-                    maps_taken=tuple(map(id, maps_taken)),
-                    dimensions=convolution_dimensions(module),
-                )
+            call = Call(
+                name=name,
+                pooling=pooling,
+                in_attention=any(attends for _, _, attends, _ in self._open),
+                is_attention=is_attention,
+                weighted=any(True for _ in module.parameters(recurse=False)),
+                axis=self._axis(module, tensor),
+                started=started,
+                finished=self._clock,
+                shape=() if is_nested else tuple(tensor.shape),
+                value=(self.number(tensor), 0 if tensor.is_inference() else tensor._version),
+                inputs=frozenset(map(self.number, taken)),
+                shape_in=tuple(taken[0].shape) if taken else (),
+                bytes=tensor.numel() * tensor.element_size() // max(1, tensor.shape[0] if tensor.ndim else 1),
+                multiplications=_multiplications(module, tensor),
+                bends=_matches(_BENDING, module),
+                maps=self._maps([output]),
+                maps_taken=maps_taken,
+                dimensions=convolution_dimensions(module),
             )
+            self._calls.append((call, tensor.grad_fn))
 
         return hook
+
+    def _maps(self, values: Sequence[object]) -> tuple[int, ...]:
+        """The maps in tuples, lists and dictionaries."""
+        listed = [value for value in values if not isinstance(value, Tensor)]
+        return tuple(self.number(tensor) for tensor in tensors_in(listed) if _is_map(tensor))
 
     def _axis(self, module: nn.Module, output: Tensor) -> Axis | None:
         if output.ndim not in (3, self._image.ndim):
             return None
         return axis_of_module(module, tuple(output.shape), tokens=output.ndim != self._image.ndim)
 
-    def calls_seen(self, ways: Ways) -> list[Call]:
+    def ways_to(self, score: Any) -> Ways:
+        """The ways from the image to a node of autograd's graph."""
+        return Ways(self._origin, score, [history for _, history in self._calls])
+
+    def calls(self, ways: Ways) -> tuple[Call, ...]:
         """The calls, each with whether it depends on the image, and its place on the ways to the score."""
-        known: dict[Any, bool] = {None: False, self.origin: self.origin is not None}
-        return [
-            replace(call, sees_image=_leads_to_known(history, known), node=ways.number(history))
-            for call, history in zip(self._calls, self._histories, strict=True)
-        ]
-
-
-def _leads_to_known(history: Any, known: dict[Any, bool]) -> bool:
-    """Whether a node of autograd's graph leads to one that is known to be true; all nodes on the way get known."""
-    waiting = [history]
-    while waiting:
-        node = waiting[-1]
-        if node in known:
-            waiting.pop()
-            continue
-        before = [earlier for earlier, _ in node.next_functions]
-        unknown = [earlier for earlier in before if earlier not in known]
-        if unknown:
-            waiting += unknown
-            continue
-        known[node] = any(known[earlier] for earlier in before)
-        waiting.pop()
-    return known[history]
+        calls = tuple(
+            replace(call, sees_image=ways.sees_image(history), node=ways.number(history))
+            for call, history in self._calls
+        )
+        ways.forget_graph()
+        return calls
 
 
 def _is_map(tensor: Tensor) -> bool:
