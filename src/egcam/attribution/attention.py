@@ -18,8 +18,9 @@ from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.errors import ModelError
 from egcam.models.attention import Attention, recorded_attention
+from egcam.models.layer_output import are_tokens, token_grid
 from egcam.models.layers import LayerPoint
-from egcam.models.tokens import Grid, are_tokens, token_grid
+from egcam.models.place_check import Grid
 from egcam.models.trace import Call, Trace
 
 _INSTEAD = "class activation maps such as 'grad-cam' explain such a network"

@@ -45,16 +45,15 @@ from egcam.models.inputs import (
     warn_if_channels_last,
     warn_if_up_to_255,
 )
+from egcam.models.layer_output import Reshape, are_tokens, as_reshape
 from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
 from egcam.models.layout import Layout
 from egcam.models.model_errors import model_errors_explained
 from egcam.models.place_layers import place_layers
-from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import add_hook, untouched
 from egcam.models.rows import check_rows
 from egcam.models.session import Session, session_of
 from egcam.models.targets import Score, Target, Targets, check_score, known_classes
-from egcam.models.tokens import are_tokens
 from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches

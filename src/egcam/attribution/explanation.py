@@ -16,7 +16,7 @@ from torch import Tensor
 from egcam.drawing.palette import OPACITY
 from egcam.errors import InputError, MethodError
 from egcam.imageops import Size, area_mean, heatmaps
-from egcam.models.reading import Reshape, picklable_reshape
+from egcam.models.layer_output import Reshape, picklable_reshape
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from egcam.attribution.checksums import checksums_of_images
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.errors import InputError
 from egcam.models.crops import Crop
-from egcam.models.reading import loaded_reshape, saved_reshape
+from egcam.models.layer_output import loaded_reshape, saved_reshape
 
 _TENSORS = ("maps", "error", "targets", "scores", "predictions")
 _CLASSES = ("targets", "predictions")

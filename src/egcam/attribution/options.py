@@ -7,7 +7,7 @@ from typing import TypedDict, TypeGuard
 
 from egcam.errors import EgcamError, MethodError
 from egcam.models.class_names import Classes
-from egcam.models.reading import Reshape
+from egcam.models.layer_output import Reshape
 from egcam.models.targets import Score
 
 

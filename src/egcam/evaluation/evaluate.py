@@ -32,7 +32,7 @@ from egcam.metrics.registry import Metric, MetricError, Protocol, metric, record
 from egcam.metrics.timing import synchronise
 from egcam.metrics.undefined import Causes, causes_collected
 from egcam.models.class_names import Classes
-from egcam.models.reading import Reshape
+from egcam.models.layer_output import Reshape
 from egcam.models.targets import Target, of_images
 
 Method = str | Explainer

@@ -24,7 +24,7 @@ from egcam.metrics.undefined import Causes
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.dimensions import dimensions_of
 from egcam.models.inputs import ExtraInputs, FromList, is_listed
-from egcam.models.reading import Reshape
+from egcam.models.layer_output import Reshape
 from egcam.models.rows import check_rows
 from egcam.models.targets import Score, Target, known_classes, of_images
 

@@ -22,8 +22,8 @@ from egcam.metrics.layer_space import on_cells, one_layer, played_with_others, r
 from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
 from egcam.models.inputs import is_listed, stacked
+from egcam.models.layer_output import Reshape
 from egcam.models.layers import Layer
-from egcam.models.reading import Reshape
 from egcam.models.targets import Score, Target
 from egcam.rng import generator
 

@@ -20,7 +20,7 @@ from egcam.metrics.case import Case, within_run
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.perturb import Curve, relevance_ranks
 from egcam.metrics.registry import CLEAN, ModelMetric, Work, register
-from egcam.models.reading import Reshape
+from egcam.models.layer_output import Reshape
 from egcam.models.targets import Score, of_images
 
 

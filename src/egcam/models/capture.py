@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs
+from egcam.models.layer_output import Reader, Reshape
 from egcam.models.layers import LayerPoint
 from egcam.models.layout import Layout
 from egcam.models.nested import mapped_tensors, tensor_in, with_first_tensor
-from egcam.models.reading import Reader, Reshape
 from egcam.models.restore import add_hook
 from egcam.models.slopes import Recording, SlopeGraph
 from egcam.models.trace import Trace, dry_run
@@ -130,7 +130,7 @@ class Probe:
         model: the plain module (see `egcam.models.inputs.plain_model`).
         points: the layers; the network's input is `egcam.models.layers.INPUT`.
         extra: further inputs of the model.
-        reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.reading`.
+        reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.layer_output`.
         layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
         trace: gives a dry run of the model with such images, or None if there is none; made when needed.
     """

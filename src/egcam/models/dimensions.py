@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError, InputError
-from egcam.models.axes import convolution_dimensions, shape_in_words
 from egcam.models.inputs import ExtraInputs
+from egcam.models.layer_output import convolution_dimensions, shape_in_words
 from egcam.models.trace import Call, dry_run
 
 _SEVERAL = {1: "signals", 2: "images", 3: "volumes or video"}

@@ -11,9 +11,8 @@ from typing import TypeAlias, TypeGuard
 from torch import Tensor, nn
 
 from egcam.errors import LayerError, near_misses
-from egcam.models.axes import convolution_dimensions, shape_in_words
 from egcam.models.inputs import ExtraInputs
-from egcam.models.tokens import are_tokens, grid_of
+from egcam.models.layer_output import are_tokens, convolution_dimensions, shape_in_words
 from egcam.models.trace import Call, Trace, dry_run
 
 # What normalisations are called whose output a transformer's attention takes.
@@ -403,7 +402,7 @@ def _is_read_widely(call: Call, trace: Trace) -> bool:
 def _why_unreadable(call: Call, trace: Trace) -> str:
     if not are_tokens(trace, call):
         try:
-            grid_of(trace, call)
+            trace.grid(call)
         except LayerError as error:
             return str(error).partition(";")[0]
         return "it works on tokens, and whether they are (N, length, channels) cannot be determined"

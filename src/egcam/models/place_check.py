@@ -21,15 +21,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from egcam.errors import LayerError
-from egcam.models.axes import Axis
-from egcam.models.tokens import Grid, tokens_to_map
 from egcam.rng import generator, like
+
+Axis: TypeAlias = Literal["channels-first", "channels-last"]
+Grid: TypeAlias = tuple[int, ...]
 
 _EVEN = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64, device="cpu")
 _STRENGTH = {torch.float16: 0.5, torch.bfloat16: 0.5}  # in standard deviations of the image, by the layer's precision
@@ -83,8 +84,17 @@ def arranged(tensor: Tensor, way: Way) -> Tensor:
         turned = tensor.permute(0, *way.axes)
         return turned.flip([2 + axis for axis in way.mirrored]) if way.mirrored else turned
     if isinstance(way, tuple):
-        return tokens_to_map(tensor, way)
+        return _tokens_to_map(tensor, way)
     return tensor.movedim(-1, 1) if way == "channels-last" else tensor
+
+
+def _tokens_to_map(tokens: Tensor, grid: Grid) -> Tensor:
+    if tokens.ndim != 3:
+        raise LayerError(f"tokens are a layer's output (N, length, channels), and it is {tuple(tokens.shape)}")
+    if tokens.shape[1] < prod(grid):
+        raise LayerError(f"{tokens.shape[1]} tokens cannot fill a grid of {' x '.join(map(str, grid))}")
+    patches = tokens[:, tokens.shape[1] - prod(grid) :]
+    return patches.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *grid)
 
 
 def settled(way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way:

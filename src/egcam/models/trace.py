@@ -20,13 +20,13 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from egcam.errors import EgcamError
-from egcam.models.axes import Axis, axis_of_module, axis_of_shape, convolution_dimensions, fits
 from egcam.models.dependence import CallKey, Influence, Ways
 from egcam.models.image_targets import TENSOR_KEYS, Places
 from egcam.models.inputs import ExtraInputs
+from egcam.models.layer_output import axis_of_module, axis_of_shape, convolution_dimensions, fits, token_grid
 from egcam.models.nested import tensor_in, tensors_in
+from egcam.models.place_check import Axis, Grid
 from egcam.models.restore import add_hook, untouched
-from egcam.models.tokens import grid_of
 
 # A recurrent layer, too, has at every place what it makes of all places before.
 _POOLING = re.compile(r"(Adaptive|Global)\w*Pool|(Attention|Attn)\w*Pool|^(LSTM|GRU|RNN)$", re.IGNORECASE)
@@ -94,21 +94,23 @@ class Trace:
 
     def axis(self, call: Call) -> Axis | None:
         """Where the (N, ., ., .) or (N, ., .) that a call returned has its channels; None where that is unknown."""
-        by_tensor, by_shape = self._told
-        claimed = by_tensor.get(call.value[0]) or by_shape.get(call.shape) or set()
+        by_tensor, by_shape = self._claims
+        of_tensor, of_shape = by_tensor[call.value[0]], by_shape[call.shape]
         if self.may_be_tokens(call):
             # Where both axes are of one size, another tensor of that shape may be turned.
-            claimed = by_tensor.get(call.value[0], set()) if call.shape[1] == call.shape[2] else claimed
+            claimed = of_tensor if call.shape[1] == call.shape[2] else of_tensor or of_shape
             return next(iter(claimed)) if len(claimed) == 1 else None
-        return axis_of_shape(call.shape, self.image_size, claimed or self._claimed_by_tokens(call))
+        claimed = of_tensor or of_shape
+        if not claimed and len(call.shape) == 4 and not fits(call.shape[2:], self.image_size):
+            # What tokens (N, length, channels) say of a (N, height, width, channels) that holds as many of them.
+            rows, height, width, channels = call.shape
+            of_tokens = by_shape[rows, height * width, channels]
+            claimed = of_tokens if of_tokens == {"channels-last"} else claimed
+        return axis_of_shape(call.shape, self.image_size, claimed)
 
-    def _claimed_by_tokens(self, call: Call) -> set[Axis]:
-        """What tokens (N, length, channels) say of a (N, height, width, channels) that holds as many of them."""
-        if len(call.shape) != 4 or fits(call.shape[2:], self.image_size):
-            return set()
-        _, height, width, channels = call.shape
-        claimed = self._told[1].get((call.shape[0], height * width, channels), set())
-        return {"channels-last"} if claimed == {"channels-last"} else set()
+    def grid(self, call: Call) -> Grid:
+        """The grid of the tokens (1, length, channels) that a call returned."""
+        return token_grid(call.shape[1], self.image_size, self, call)
 
     def reaches_output(self, call: Call) -> bool | None:
         """Whether the scores depend on the map a call returned, class token and the like aside; None if unknown."""
@@ -116,7 +118,7 @@ class Trace:
         if reached is None:
             return None
         if self.may_be_tokens(call):
-            reached = reached[len(reached) - prod(grid_of(self, call)) :]
+            reached = reached[len(reached) - prod(self.grid(call)) :]
         return bool(reached.any())
 
     @cached_property
@@ -155,7 +157,7 @@ class Trace:
         )
 
     @cached_property
-    def _told(self) -> tuple[dict[int, set[Axis]], dict[tuple[int, ...], set[Axis]]]:
+    def _claims(self) -> tuple[dict[int, set[Axis]], dict[tuple[int, ...], set[Axis]]]:
         """What modules that know where their channels are say, of the tensors they output or take and of shapes."""
         by_tensor: defaultdict[int, set[Axis]] = defaultdict(set)
         by_shape: defaultdict[tuple[int, ...], set[Axis]] = defaultdict(set)
@@ -169,7 +171,7 @@ class Trace:
     def map_shape(self, call: Call) -> tuple[int, ...]:
         """(channels, height, width) of the (N, ., ., .) or the tokens (N, length, channels) that a call returned."""
         if self.may_be_tokens(call):
-            return (call.shape[2], *grid_of(self, call))
+            return (call.shape[2], *self.grid(call))
         _, *first, last = call.shape
         return (last, *first) if self.axis(call) == "channels-last" else (*first, last)
 

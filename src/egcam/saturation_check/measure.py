@@ -18,8 +18,8 @@ from egcam.models.capture import GradientPass, Probe
 from egcam.models.class_names import Classes
 from egcam.models.dimensions import dimensions_of
 from egcam.models.inputs import ExtraInputs, check_images, plain_model
+from egcam.models.layer_output import Reshape, as_reshape
 from egcam.models.layers import BY_WORD, is_word, resolve
-from egcam.models.reading import Reshape, as_reshape
 from egcam.models.restore import untouched
 from egcam.models.rows import check_rows
 from egcam.models.targets import Target, Targets, by_class, class_scores, known_classes, probabilities

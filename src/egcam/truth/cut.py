@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError
-from egcam.models.axes import Axis, fits
 from egcam.models.capture import Probe
 from egcam.models.inputs import ExtraInputs, plain_model
+from egcam.models.layer_output import Reshape, as_reshape, fits
 from egcam.models.layers import resolve
-from egcam.models.reading import Reshape, as_reshape
+from egcam.models.place_check import Axis
 from egcam.models.restore import add_hook, untouched
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from egcam.attribution.options import check_count
 from egcam.errors import InputError, TargetError
 from egcam.metrics.localization import share_inside
-from egcam.models.axes import Axis
-from egcam.models.reading import Reshape
+from egcam.models.layer_output import Reshape
+from egcam.models.place_check import Axis
 from egcam.models.restore import untouched
 from egcam.models.targets import class_scores
 from egcam.rng import generator

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from egcam.attribution.registry import create
 from egcam.attribution.shared_options import options_for
 from egcam.errors import NonFiniteMapWarning, ZeroMapWarning
-from egcam.models.reading import Reshape
+from egcam.models.layer_output import Reshape
 
 
 @dataclass(frozen=True)
