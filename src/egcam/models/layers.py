@@ -137,26 +137,8 @@ def _last_feature_map(trace: Trace) -> Call:
     last = next((call for call in _latest_first(trace) if _is_feature_map(call, trace)), None)
     _refuse_unreadable_tokens(last, trace)
     if last is None:
-        raise _no_spatial_layer(*_why_no_map(trace))
+        raise _why_no_map(trace)
     return last
-
-
-def _why_no_map(trace: Trace) -> tuple[str, Trace, str]:
-    """Why no module's output is a map of the image, the dry run, and what to do."""
-    shapes = {call.name: call.shape for call in trace.calls if len(call.shape) == 1 + len(trace.image_shape)}
-    maps = {name: shape for name, shape in shapes.items() if name and prod(shape[2:]) > 1}
-    folded = [name for name, shape in maps.items() if shape[0] != 1]
-    if folded:
-        why = f"of one image {folded[-1]!r} makes {maps[folded[-1]]}: crops, windows or frames in place of images"
-        return why, trace, f"layer={folded[-1]!r} and a callable reshape that puts them together"
-    unreached = [call.name for call in trace.calls if call.name in maps and not call.sees_image]
-    if unreached and any(call.sees_image for call in trace.calls):
-        why = (
-            f"no gradient leads through {unreached[-1]!r} back to the image: the network switches gradients off there, "
-            "with torch.no_grad() or by torch.utils.checkpoint with use_reentrant=True"
-        )
-        return why, trace, "use_reentrant=False to the checkpoint, or another layer"
-    return f"none of its modules outputs feature maps {shape_in_words(len(trace.image_size))}", trace, _ANY_LAYER
 
 
 def _name_of(last: Call, trace: Trace) -> str:
@@ -178,20 +160,12 @@ def _name_of(last: Call, trace: Trace) -> str:
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """A layer a map can be made at.
+    """A layer a map can be made at."""
 
-    Attributes:
-        name: of the module.
-        channels: K.
-        size: (h, w) of its maps, (l,) of signals, (d, h, w) of volumes.
-        tail: what follows it, as a share of the network's multiplications with weights: what a sample of the latent
-            path costs there, forward.
-    """
-
-    name: str
+    name: str  # of the module
     channels: int
-    size: tuple[int, ...]
-    tail: float
+    size: tuple[int, ...]  # (h, w) of its maps, (l,) of signals, (d, h, w) of volumes
+    tail: float  # what follows it, as a share of the network's multiplications with weights
 
 
 def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
@@ -359,11 +333,8 @@ def _is_inside_tokens(call: Call, trace: Trace) -> bool:
 
 def works_on_tokens(trace: Trace) -> bool:
     """Whether weights act on tokens (N, length, channels), so that not everything after a layer may depend on it."""
-    return any(_are_weighted_tokens(call, trace) for call in trace.calls_on_image)
-
-
-def _are_weighted_tokens(call: Call, trace: Trace) -> bool:
-    return _is_map_like(call, trace) and call.weighted and trace.may_be_tokens(call) and call.shape[1] > 1
+    calls = (call for call in trace.calls_on_image if call.weighted and trace.may_be_tokens(call))
+    return any(_is_map_like(call, trace) and call.shape[1] > 1 for call in calls)
 
 
 def _is_class_map(call: Call, trace: Trace) -> bool:
@@ -375,22 +346,45 @@ def _is_class_map(call: Call, trace: Trace) -> bool:
     return channels == trace.classes and not weighted_after
 
 
+# -- why there is none ----------------------------------------------------------------------------
+
+
+def _why_no_map(trace: Trace) -> LayerError:
+    """The error for a network in which no module's output is a map of the image."""
+    shapes = {call.name: call.shape for call in trace.calls if len(call.shape) == 1 + len(trace.image_shape)}
+    maps = {name: shape for name, shape in shapes.items() if name and prod(shape[2:]) > 1}
+    folded = [name for name, shape in maps.items() if shape[0] != 1]
+    if folded:
+        why = f"of one image {folded[-1]!r} makes {maps[folded[-1]]}: crops, windows or frames in place of images"
+        return _no_layer(trace, why, f"layer={folded[-1]!r} and a callable reshape that puts them together")
+    unreached = [call.name for call in trace.calls if call.name in maps and not call.sees_image]
+    if unreached and any(call.sees_image for call in trace.calls):
+        why = (
+            f"no gradient leads through {unreached[-1]!r} back to the image: the network switches gradients off there, "
+            "with torch.no_grad() or by torch.utils.checkpoint with use_reentrant=True"
+        )
+        return _no_layer(trace, why, "use_reentrant=False to the checkpoint, or another layer")
+    why = f"none of its modules outputs feature maps {shape_in_words(len(trace.image_size))}"
+    return _no_layer(trace, why, "layer='…' with reshape='tokens' or 'channels-last'")
+
+
 def _refuse_unreadable_tokens(last: Call | None, trace: Trace) -> None:
     """A transformer's patch embedding is spatial too, but the network's work happens on tokens after it."""
     if last is not None and trace.may_be_tokens(last):
         return
     moment = -1 if last is None else last.finished
-    calls = [call for call in trace.calls_on_image if call.weighted]
-    tokens = [call for call in calls if _are_weighted_tokens(call, trace)]
+    weighted = [call for call in trace.calls_on_image if call.weighted and _is_map_like(call, trace)]
+    tokens = [call for call in weighted if trace.may_be_tokens(call) and call.shape[1] > 1]
     after = [call for call in tokens if call.started > moment]
-    if not after or len(tokens) <= sum(_is_map_like(call, trace) and not trace.may_be_tokens(call) for call in calls):
+    if not after or len(tokens) <= sum(not trace.may_be_tokens(call) for call in weighted):
         return
     # Where only the class token is read, a map would be zero.
     after = [call for call in after if _is_read_widely(call, trace)] or after
-    named = [call for call in after if call.name.endswith(_BEFORE_ATTENTION)] or after
-    raise _no_spatial_layer(
-        _why_unreadable(named[-1], trace), trace, f"layer={named[-1].name!r} with {_a_reshape(named[-1], trace)}"
-    )
+    call = ([call for call in after if call.name.endswith(_BEFORE_ATTENTION)] or after)[-1]
+    grid = shape_in_words(len(trace.image_size)).removeprefix("(N, channels, ").removesuffix(")")
+    reshape = f"reshape=({grid}{',' if len(trace.image_size) == 1 else ''}), the grid of its tokens"
+    reshape = "reshape='tokens'" if are_tokens(trace, call) else reshape
+    raise _no_layer(trace, _why_unreadable(call, trace), f"layer={call.name!r} with {reshape}")
 
 
 def _is_read_widely(call: Call, trace: Trace) -> bool:
@@ -417,17 +411,7 @@ def _why_unreadable(call: Call, trace: Trace) -> str:
     )
 
 
-def _a_reshape(call: Call, trace: Trace) -> str:
-    if are_tokens(trace, call):
-        return "reshape='tokens'"
-    grid = shape_in_words(len(trace.image_size)).removeprefix("(N, channels, ").removesuffix(")")
-    return f"reshape=({grid}{',' if len(trace.image_size) == 1 else ''}), the grid of its tokens"
-
-
-_ANY_LAYER = "layer='…' with reshape='tokens' or 'channels-last'"
-
-
-def _no_spatial_layer(why: str, trace: Trace, proposal: str) -> LayerError:
+def _no_layer(trace: Trace, why: str, proposal: str) -> LayerError:
     return LayerError(
         f"no layer to explain was found in this network: {why}. Pass {proposal}, or a layer and a callable reshape "
         f"that turns its output into {shape_in_words(len(trace.image_size))}"
