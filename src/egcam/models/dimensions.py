@@ -7,8 +7,7 @@ volume. The network's convolutions tell; where they are of several kinds, a dry 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -20,36 +19,7 @@ from egcam.models.trace import Call, dry_run
 _SEVERAL = {1: "signals", 2: "images", 3: "volumes or video"}
 _SHAPES = {1: "(N, C, L)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 _ONE = {2: "one image", 3: "one volume or video"}
-
-
-@dataclass(frozen=True)
-class _Question:
-    """How many dimensions a network's input has."""
-
-    model: nn.Module
-    images: Tensor
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-
-    def seen(self, dimensions: int) -> tuple[bool, Call | None]:
-        """Whether the network runs with the input read so, and the first convolution that the input meets."""
-        batch = as_batch(self.images, dimensions)
-        try:
-            trace = dry_run(self.model, batch, ExtraInputs(len(batch), tuple(self.args), dict(self.kwargs)))
-        except EgcamError:
-            raise
-        except Exception:  # read so, the network does not take it
-            return False, None
-        calls = [call for call in trace.calls_on_image if call.dimensions]
-        return True, min(calls, key=lambda call: call.started, default=None)
-
-    def fits(self, dimensions: int) -> bool:
-        """Whether the first convolution works on this many dimensions, with the input's channels or at its places."""
-        _, call = self.seen(dimensions)
-        size = as_batch(self.images, dimensions).shape[1:]
-        if call is None or call.dimensions != dimensions or len(call.shape_in) != dimensions + 2:
-            return False
-        return call.shape_in[1] == size[0] or call.shape_in[2:] == tuple(size[1:])
+_First: TypeAlias = tuple[bool, Call | None]
 
 
 def dimensions_of(
@@ -77,27 +47,55 @@ def dimensions_of(
         >>> dimensions_of(nn.Conv2d(3, 4, 3), torch.zeros(3, 50, 50))
         2
     """
-    if said is not None:
-        return _checked(said, images)
     shape = tuple(images.shape)
+    if said is not None:
+        return _checked(said, shape)
+    extra = tuple(args), dict(kwargs or {})
+
+    def first(dimensions: int) -> _First:
+        """Whether the network runs with the input read so, and the first convolution that the input meets."""
+        batch = as_batch(images, dimensions)
+        try:
+            trace = dry_run(model, batch, ExtraInputs(len(batch), *extra))
+        except EgcamError:
+            raise
+        except Exception:  # read so, the network does not take it
+            return False, None
+        calls = [call for call in trace.calls_on_image if call.dimensions]
+        return True, min(calls, key=lambda call: call.started, default=None)
+
     possible = [dimensions for dimensions in (len(shape) - 2, len(shape) - 1) if 1 <= dimensions <= 3]
-    kinds = {found for module in model.modules() if (found := convolution_dimensions(module))}
+    kinds = {dimensions for module in model.modules() if (dimensions := convolution_dimensions(module))}
     by_convolutions = [dimensions for dimensions in possible if dimensions in kinds]
     if by_convolutions == [2] or (not by_convolutions and len(shape) == 4):
         return 2
-    question = _Question(model, images, args, kwargs or {})
     if len(shape) == 3 and not by_convolutions:
-        return _without_convolutions(question)
+        # One image, unless the network runs with signals as well.
+        if first(1)[0]:
+            raise _asked(shape)
+        return 2
     if len(shape) == 5 and not kinds:
         return 3
     if not by_convolutions:
         raise _refused(shape, kinds)
-    fitting = [dimensions for dimensions in by_convolutions if question.fits(dimensions)]
+    firsts = {dimensions: first(dimensions) for dimensions in by_convolutions}
+    fitting = [dimensions for dimensions in firsts if _fits(firsts[dimensions][1], as_batch(images, dimensions).shape)]
     if len(fitting) == 1:
         return fitting[0]
     if len(by_convolutions) > 1:
         raise _asked(shape)
-    return _against_the_convolutions(question, by_convolutions[0], possible)
+    # The only kind of convolution does not meet the input as it should.
+    (dimensions,) = by_convolutions
+    runs, call = firsts[dimensions]
+    if runs and call is not None:
+        raise InputError(
+            f"the input is {shape}, and the network's first convolution gets {call.shape_in} of it: its axes are not "
+            f"{shape_in_words(dimensions)}. Pass a module that takes them in this order and passes them on as the "
+            f"network expects; or pass dimensions={dimensions} if they are so after all"
+        )
+    # A network that does not run either way shows what is wrong in the real pass.
+    others = [other for other in possible if not runs and other != dimensions and first(other)[0]]
+    return others[0] if others else dimensions
 
 
 def as_batch(images: Tensor, dimensions: int) -> Tensor:
@@ -105,36 +103,22 @@ def as_batch(images: Tensor, dimensions: int) -> Tensor:
     return images[None] if images.ndim == dimensions + 1 else images
 
 
-def _checked(said: int, images: Tensor) -> int:
+def _fits(call: Call | None, shape: tuple[int, ...]) -> bool:
+    """Whether a convolution works on as many dimensions as (N, C, *size) has, with its channels or at its places."""
+    if call is None or call.dimensions != len(shape) - 2 or len(call.shape_in) != len(shape):
+        return False
+    return call.shape_in[1] == shape[1] or call.shape_in[2:] == tuple(shape[2:])
+
+
+def _checked(said: int, shape: tuple[int, ...]) -> int:
     if isinstance(said, bool) or said not in _SEVERAL:
         raise InputError(f"dimensions is 1 for signals, 2 for images, 3 for volumes and video, not {said!r}")
-    if images.ndim not in (said + 1, said + 2):
+    if len(shape) not in (said + 1, said + 2):
         raise InputError(
             f"with dimensions={said} the input has shape {shape_in_words(said)}, or the same without N for one alone, "
-            f"not {tuple(images.shape)}"
+            f"not {shape}"
         )
     return int(said)
-
-
-def _without_convolutions(question: _Question) -> int:
-    """One image, unless the network runs with signals as well."""
-    if question.seen(1)[0]:
-        raise _asked(tuple(question.images.shape))
-    return 2
-
-
-def _against_the_convolutions(question: _Question, by_convolutions: int, possible: list[int]) -> int:
-    """What there is to say when the only kind of convolution does not meet the input as it should."""
-    runs, call = question.seen(by_convolutions)
-    others = [dimensions for dimensions in possible if dimensions != by_convolutions and question.seen(dimensions)[0]]
-    if runs and call is not None:
-        raise InputError(
-            f"the input is {tuple(question.images.shape)}, and the network's first convolution gets {call.shape_in} of "
-            f"it: its axes are not {shape_in_words(by_convolutions)}. Pass a module that takes them in this order and "
-            f"passes them on as the network expects; or pass dimensions={by_convolutions} if they are so after all"
-        )
-    # A network that does not run either way shows what is wrong in the real pass.
-    return others[0] if others and not runs else by_convolutions
 
 
 def _asked(shape: tuple[int, ...]) -> InputError:

@@ -18,11 +18,13 @@ then nothing is said, and the reading stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,30 +114,30 @@ def settled(way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way
         >>> settled("channels-first", turn(image), image, turn, "turn")
         Order(axes=(1, 3, 2), mirrored=())
     """
-    seen = _look(way, plain, image, run)
-    if seen is None:
+    look = _measured(way, plain, image, run)
+    if look is None:
         return way
     if isinstance(way, tuple | Picked):
-        better = _on_grid(seen, way)
+        better = _on_grid(look, way)
         if better is None:
             return _closer(way, plain, image, run, layer)
     else:
-        better = _in_order(seen, way)
+        better = _in_order(look, way)
     if better != way:
         # What the network never looks at is told by the cells of the map as it is read now.
-        seen = _look(better, plain, image, run)
-    if seen is not None:
-        _refuse_crop(seen, better, image, run, layer)
+        look = _measured(better, plain, image, run)
+    if look is not None:
+        _refuse_crop(look, better, image, run, layer)
     return better
 
 
 def seen_at(way: Way, plain: Tensor, image: Tensor, run: Run) -> str:
     """What shows that a map, read in a way, does not lie over the image."""
-    seen = _look(way, plain, image, run)
-    if seen is None:
+    look = _measured(way, plain, image, run)
+    if look is None:
         return "nothing"
-    places = _centres(seen, arranged(seen.changes, way).sum(1).flatten(1))[0]
-    grid = seen.cells
+    places = _centres(look, arranged(look.changes, way).sum(1).flatten(1))[0]
+    grid = look.cells
     wanted = torch.tensor([0.3 if axis % 2 == 0 else 0.8 for axis in range(len(grid))], dtype=torch.float64)
     cell = int((places - wanted[:, None]).square().sum(0).argmin())
     at = _coordinates(grid, tuple(range(len(grid))))[:, cell] + 0.5
@@ -150,25 +152,19 @@ def _in_words(place: Tensor) -> str:
 
 
 @dataclass(frozen=True)
-class _Changes:
-    """How much a layer changes by, for each window of each axis.
+class _Look:
+    """How much a layer changes by, for each window of each axis."""
 
-    Attributes:
-        changes: (windows, …) squared, as the layer outputs it.
-        nodes: of the windows of each axis.
-        cells: of the map, along each axis.
-    """
-
-    changes: Tensor
-    nodes: tuple[Tensor, ...]
-    cells: tuple[int, ...]
+    changes: Tensor  # (windows, …) squared, as the layer outputs it
+    nodes: tuple[Tensor, ...]  # of the windows of each axis
+    cells: tuple[int, ...]  # of the map, along each axis
 
     def of_axis(self, axis: int, changes: Tensor) -> Tensor:
         start = sum(len(nodes) for nodes in self.nodes[:axis])
         return changes[start : start + len(self.nodes[axis])]
 
 
-def _look(way: Way, plain: Tensor, image: Tensor, run: Run, closer: int = 0) -> _Changes | None:
+def _measured(way: Way, plain: Tensor, image: Tensor, run: Run, closer: int = 0) -> _Look | None:
     """None where nothing changes, or something that is no number."""
     cells = tuple(arranged(plain, way).shape[2:])
     sides = tuple(image.shape[2:])
@@ -183,7 +179,7 @@ def _look(way: Way, plain: Tensor, image: Tensor, run: Run, closer: int = 0) -> 
     changes = _changes_by(rows, image, run)
     if changes is None or not bool(changes.isfinite().all()) or not bool(changes.any()):
         return None
-    return _Changes(changes, nodes, cells)
+    return _Look(changes, nodes, cells)
 
 
 def _nodes(side: int, cells: int, dimensions: int) -> Tensor:
@@ -196,13 +192,8 @@ def _nodes(side: int, cells: int, dimensions: int) -> Tensor:
 
 def _hats(nodes: Tensor, side: int) -> list[Tensor]:
     """(side,) for each node: 1 there, falling to 0 at the next ones."""
-    at = _middles(side)[:, None]
-    place = torch.searchsorted(nodes, _middles(side), right=True).clamp(1, len(nodes) - 1)
-    share = (at[:, 0] - nodes[place - 1]) / (nodes[place] - nodes[place - 1])
-    hats = torch.zeros(side, len(nodes), dtype=torch.float64)
-    hats.scatter_(1, place[:, None] - 1, 1 - share[:, None])
-    hats.scatter_(1, place[:, None], share[:, None])
-    return list(hats.T)
+    at = _middles(side).numpy()
+    return [torch.from_numpy(np.interp(at, nodes.numpy(), hat)) for hat in np.eye(len(nodes))]
 
 
 def _middles(count: int) -> Tensor:
@@ -225,25 +216,25 @@ def _noise(image: Tensor, precision: torch.dtype, number: int = 0) -> Tensor:
 
 def _changes_by(rows: list[Tensor], image: Tensor, run: Run) -> Tensor | None:
     """(rows, …) the squares of what the layer changes by; None where it does not output something for each image."""
-    try:
+    outputs = None
+    with suppress(Exception):  # a network for one image at a time
         outputs = run(torch.cat([image, *rows]))
-        outputs = outputs if len(outputs) == 1 + len(rows) else torch.cat([run(row) for row in [image, *rows]])
-    except Exception:  # a network for one image at a time
+    if outputs is None or len(outputs) != 1 + len(rows):
         outputs = torch.cat([run(row) for row in [image, *rows]])
     if len(outputs) != 1 + len(rows):
         return None
     return (outputs[1:].float() - outputs[:1].float()).square().cpu().double()
 
 
-def _centres(seen: _Changes, changes: Tensor) -> tuple[Tensor, Tensor]:
+def _centres(look: _Look, changes: Tensor) -> tuple[Tensor, Tensor]:
     """(axes, positions) the middle of what a position sees, and how far that reaches; NaN where it sees nothing.
 
     Args:
         changes: (windows, positions).
     """
     middles, reaches = [], []
-    for axis, nodes in enumerate(seen.nodes):
-        own = seen.of_axis(axis, changes)
+    for axis, nodes in enumerate(look.nodes):
+        own = look.of_axis(axis, changes)
         weights = own / own.sum(0)
         middle = nodes @ weights
         # A point between two nodes, too, shows in both of their windows.
@@ -257,46 +248,35 @@ def _centres(seen: _Changes, changes: Tensor) -> tuple[Tensor, Tensor]:
 # -- maps: which axis is which ------------------------------------------------------------------
 
 
-def _in_order(seen: _Changes, way: Way) -> Way:
+def _in_order(look: _Look, way: Way) -> Way:
     """The order of the axes in which each follows its own of the image."""
-    count, dimensions = seen.changes.ndim - 1, len(seen.nodes)
-    follows = torch.stack([_followed(seen, axis) for axis in range(1, count + 1)])
-    today = _order_of(way, count)
+    axes = range(1, look.changes.ndim)
+    # As the map is read now.
+    usual = way if isinstance(way, Order) else Order((axes[-1], *axes[:-1]) if way == "channels-last" else tuple(axes))
+    follows: dict[int, list[float]] = {axis: _followed(look, axis).tolist() for axis in axes}
 
-    def shown(axes: tuple[int, ...]) -> float:
-        own = sum(abs(float(follows[axis - 1, place])) for place, axis in enumerate(axes[1:]))
-        return own - _ANOTHER_AXIS * (axes[0] != today.axes[0])
+    def shown(order: tuple[int, ...]) -> float:
+        own = sum(abs(follows[axis][place]) for place, axis in enumerate(order[1:]))
+        return own - _ANOTHER_AXIS * (order[0] != usual.axes[0])
 
-    orders = [
-        (channels, *axes)
-        for channels in range(1, count + 1)
-        for axes in permutations([axis for axis in range(1, count + 1) if axis != channels], dimensions)
-    ]
-    best = max(orders, key=lambda axes: (shown(axes), axes == today.axes))
-    backwards = [place for place, axis in enumerate(best[1:]) if float(follows[axis - 1, place]) < -_TURNED / 2]
+    orders = permutations(axes, 1 + len(look.nodes))
+    best = max(orders, key=lambda order: (shown(order), order == usual.axes))
+    backwards = [place for place, axis in enumerate(best[1:]) if follows[axis][place] < -_TURNED / 2]
     as_it_is = sum(
-        float(follows[axis - 1, place]) * (-1 if place in today.mirrored else 1)
-        for place, axis in enumerate(today.axes[1:])
+        follows[axis][place] * (-1 if place in usual.mirrored else 1) for place, axis in enumerate(usual.axes[1:])
     )
     return Order(best, tuple(backwards)) if shown(best) - as_it_is > _TURNED else way
 
 
-def _order_of(way: Way, count: int) -> Order:
-    if isinstance(way, Order):
-        return way
-    axes = range(1, count + 1)
-    return Order((count, *axes[:-1]) if way == "channels-last" else tuple(axes))
-
-
-def _followed(seen: _Changes, axis: int) -> Tensor:
+def _followed(look: _Look, axis: int) -> Tensor:
     """For each of the image's axes how well one of the layer's follows it: the slope times the correlation, -1 to 1."""
-    count = seen.changes.shape[axis]
-    others = [other for other in range(1, seen.changes.ndim) if other != axis]
-    middles = _centres(seen, seen.changes.sum(others) if others else seen.changes)[0].nan_to_num(0.5)
+    count = look.changes.shape[axis]
+    others = [other for other in range(1, look.changes.ndim) if other != axis]
+    middles = _centres(look, look.changes.sum(others) if others else look.changes)[0].nan_to_num(0.5)
     at, apart = _middles(count) - 0.5, middles - middles.mean(1, keepdim=True)
     square, product = float(at @ at), apart @ at
     if square == 0:
-        return torch.zeros(len(seen.nodes), dtype=torch.float64)
+        return torch.zeros(len(look.nodes), dtype=torch.float64)
     correlation = product / (apart.square().sum(1).sqrt() * square**0.5).clamp_min(1e-12)
     followed: Tensor = product / square * correlation.abs()
     return followed
@@ -307,28 +287,20 @@ def _followed(seen: _Changes, axis: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Fit:
-    """How tokens lie on a grid.
+    """How tokens lie on a grid."""
 
-    Attributes:
-        share: of the differences between the tokens' places that it accounts for.
-        slopes: along each axis of the image, 1 where tokens see nothing but their cell; NaN where there is one cell.
-        tokens: their numbers, in the order they run along the grid.
-        grid: along the image's axes.
-        axes: which of these the tokens run along, the slowest first.
-    """
-
-    share: float
-    slopes: tuple[float, ...]
-    tokens: Tensor
-    grid: Grid
-    axes: tuple[int, ...]
+    share: float  # of the differences between the tokens' places that it accounts for
+    slopes: tuple[float, ...]  # along each axis of the image, 1 where tokens see only their cell; NaN for one cell
+    tokens: Tensor  # their numbers, in the order they run along the grid
+    grid: Grid  # along the image's axes
+    axes: tuple[int, ...]  # which of these the tokens run along, the slowest first
 
 
-def _on_grid(seen: _Changes, way: Grid | Picked) -> Way | None:
+def _on_grid(look: _Look, way: Grid | Picked) -> Way | None:
     """The tokens that account best for the places that were measured; None where no grid does."""
-    places = (_centres(seen, seen.changes.sum(-1))[0] - 0.5).nan_to_num(0.0)
-    usual = tuple(range(len(seen.cells)))
-    as_it_is = _best_fit(places, _tokens_of(way, places.shape[1])[None], seen.cells, usual)
+    places = (_centres(look, look.changes.sum(-1))[0] - 0.5).nan_to_num(0.0)
+    usual = tuple(range(len(look.cells)))
+    as_it_is = _best_fit(places, _tokens_of(way, places.shape[1])[None], look.cells, usual)
     if as_it_is.share > _CERTAIN:
         return way
     best = max(_possible(places), key=lambda fit: fit.share)
@@ -349,14 +321,14 @@ def _closer(way: Grid | Picked, plain: Tensor, image: Tensor, run: Run, layer: s
 
     Of a few cells chance makes what looks like disorder, and where each token sees everything nothing can be told.
     """
-    looks = [seen for seen in (_look(way, plain, image, run, closer) for closer in (1, 2)) if seen is not None]
+    looks = [look for look in (_measured(way, plain, image, run, closer) for closer in (1, 2)) if look is not None]
     if len(looks) < 2 or prod(looks[0].cells) < _FEWEST:
         return way
     both = replace(looks[0], changes=looks[0].changes + looks[1].changes)
     better = _on_grid(both, way)
     if better is not None:
         return better
-    (middles, reaches), (again, _) = (_centres(seen, seen.changes.sum(-1)) for seen in looks)
+    (middles, reaches), (again, _) = (_centres(look, look.changes.sum(-1)) for look in looks)
     apart = float((middles - again).square().sum(0).nanmedian())
     if max(float(reaches.sum(0).nanmedian()), apart) > _SHARP * len(middles) / 12:
         return way
@@ -434,18 +406,18 @@ def _picked(fit: _Fit) -> Picked:
 # -- what the network never looks at ------------------------------------------------------------
 
 
-def _refuse_crop(seen: _Changes, way: Way, image: Tensor, run: Run, layer: str) -> None:
+def _refuse_crop(look: _Look, way: Way, image: Tensor, run: Run, layer: str) -> None:
     """A network that crops its input, and spreads what is left over the whole map."""
-    changes = arranged(seen.changes, way).sum(1)
-    names = ("rows", "columns") if len(seen.nodes) == 2 else ("places",)
+    changes = arranged(look.changes, way).sum(1)
+    names = ("rows", "columns") if len(look.nodes) == 2 else ("places",)
     looked_at = []
-    for axis, nodes in enumerate(seen.nodes):
-        windows = seen.of_axis(axis, changes).flatten(1).sum(1)
-        if len(nodes) < 4 or seen.cells[axis] < 2 or float((windows / windows.sum())[[0, -1]].min()) > _DEAD:
+    for axis, nodes in enumerate(look.nodes):
+        windows = look.of_axis(axis, changes).flatten(1).sum(1)
+        if len(nodes) < 4 or look.cells[axis] < 2 or float((windows / windows.sum())[[0, -1]].min()) > _DEAD:
             continue
-        cell = 1 / seen.cells[axis]
+        cell = 1 / look.cells[axis]
         low, high = _extent(axis, cell, image, run)
-        if (low >= cell / 4 or high <= 1 - cell) and _is_spread(seen, changes, axis, low, high):
+        if (low >= cell / 4 or high <= 1 - cell) and _is_spread(look, changes, axis, low, high):
             looked_at.append(f"the {names[axis]} from {low:.2f} to {high:.2f}")
     if looked_at:
         raise LayerError(
@@ -483,12 +455,12 @@ def _extent(axis: int, cell: float, image: Tensor, run: Run) -> tuple[float, flo
     return low / side, 1 - high / side
 
 
-def _is_spread(seen: _Changes, changes: Tensor, axis: int, low: float, high: float) -> bool:
+def _is_spread(look: _Look, changes: Tensor, axis: int, low: float, high: float) -> bool:
     """Whether the map's cells see what lies between two places rather than what lies at their own."""
-    others = [1 + other for other in range(len(seen.cells)) if other != axis]
+    others = [1 + other for other in range(len(look.cells)) if other != axis]
     along = changes.sum(others) if others else changes
-    middles = _centres(seen, along)[0][axis]
-    alive = seen.of_axis(axis, along).sum(0)
+    middles = _centres(look, along)[0][axis]
+    alive = look.of_axis(axis, along).sum(0)
     kept = alive > 1e-3 * alive.max()
     at = _middles(len(middles))
     slope = (middles[kept] * (at[kept] - at[kept].mean())).sum() / (at[kept] - at[kept].mean()).square().sum()
