@@ -10,13 +10,12 @@ import torch
 from PIL import Image
 
 from egcam.errors import ModelError, near_misses, require
-from egcam.models.building import of_torchvision
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.classifier import Classifier
 from egcam.models.inputs import FromList
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import known_classes
-from egcam.models.weights import fill, read_state
+from egcam.models.weights import fill, of_torchvision, read_state
 from egcam.models.zoo import RANDOM, device_called, own_network
 
 Kind: TypeAlias = Literal["detection", "segmentation"]

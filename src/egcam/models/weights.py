@@ -1,16 +1,27 @@
-"""Saved weights: read a file without running its code, put it into a model, or say why it does not fit."""
+"""Networks with weights: untrained ones, the same every time; a hub's; a file's, which is read without running code."""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Mapping, Sequence
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import ModelError, require
+from egcam.rng import OwnDraws
+
+Made = TypeVar("Made")
 
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -19,41 +30,26 @@ _WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
 
 def read_state(file: Path) -> dict[str, Tensor]:
     """The state_dict in a file; nothing in the file is executed."""
+    right = "pass a file saved with torch.save(model.state_dict(), file)"
     if not file.is_file():
-        raise ModelError(f"there is no weights file {file}: pass a file saved with torch.save(model.state_dict())")
+        raise ModelError(f"there is no weights file {file}: {right}")
     if file.suffix == ".safetensors":
         require("safetensors", "vision", "a .safetensors file")
     try:
-        content = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(file)
+        else:
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ModelError(
-            f"{file} could not be read as weights ({one_line(error)}): "
-            "pass a file saved with torch.save(model.state_dict(), file)"
-        ) from error
-    return _bare(_unwrapped(content, file))
-
-
-def _read_torch(file: Path) -> object:
-    return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def _read_safetensors(file: Path) -> object:
-    from safetensors.torch import load_file
-
-    return load_file(file)
-
-
-def _unwrapped(content: object, file: Path) -> dict[str, Tensor]:
+        raise ModelError(f"{file} could not be read as weights ({one_line(error)}): {right}") from error
     if isinstance(content, Mapping):
-        for key in _CHECKPOINT_KEYS:
-            if isinstance(content.get(key), Mapping):
-                content = content[key]
-                break
-    if isinstance(content, Mapping):
-        tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-        if tensors:
-            return tensors
-    raise ModelError(f"{file} holds no weights: pass a file saved with torch.save(model.state_dict(), file)")
+        inner = (content[key] for key in _CHECKPOINT_KEYS if isinstance(content.get(key), Mapping))
+        state = {str(key): value for key, value in next(inner, content).items() if isinstance(value, Tensor)}
+        if state:
+            return _bare(state)
+    raise ModelError(f"{file} holds no weights: {right}")
 
 
 def _bare(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -81,21 +77,15 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], name: str, file: str) ->
         for key, value in wanted.items()
         if key in state and state[key].shape != value.shape
     ]
+    parts = [("missing", missing), ("unknown to the model", unknown), ("of another shape", shapes)]
     problems = [
-        _few("missing", missing),
-        _few("unknown to the model", unknown),
-        _few("of another shape", shapes),
+        f"{len(items)} {what} ({', '.join(items[:3])}{', …' if len(items) > 3 else ''})"
+        for what, items in parts
+        if items
     ]
-    if any(problems):
-        raise ModelError(f"{file} does not fit {name}: " + "; ".join(problem for problem in problems if problem))
+    if problems:
+        raise ModelError(f"{file} does not fit {name}: {'; '.join(problems)}")
     model.load_state_dict(dict(state), strict=False)
-
-
-def _few(what: str, items: Sequence[str], most: int = 3) -> str:
-    if not items:
-        return ""
-    more = ", …" if len(items) > most else ""
-    return f"{len(items)} {what} ({', '.join(items[:most])}{more})"
 
 
 def outputs(state: Mapping[str, Tensor] | None, usual: int) -> int:
@@ -108,3 +98,47 @@ def one_line(error: BaseException) -> str:
     """An error of another library in a few words, on one line."""
     lines = _COLOURS.sub("", str(error)).strip().splitlines()
     return f"{type(error).__name__}: {shorten(lines[0], 120, placeholder=' …')}" if lines else type(error).__name__
+
+
+def seeded(build: Callable[[], Made]) -> Made:
+    """A network whose first weights are the same every time, without touching the global random state."""
+    with OwnDraws(torch.Generator().manual_seed(0)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build()
+
+
+def downloaded(name: str, build: Callable[[], Made]) -> Made:
+    """A network with its published weights, or another part of it."""
+    try:
+        return build()
+    except Exception as error:
+        raise ModelError(
+            f"the weights of {name} could not be downloaded ({one_line(error)}): connect to the Internet, "
+            'or set weights (--weights on the command line) to a file, or to "random" for an untrained network'
+        ) from error
+
+
+def of_torchvision(name: str, published: Any | None, **untrained: Any) -> Any:
+    """The network of that name, with published weights; where these are None, made with the `untrained` options."""
+    from torchvision.models import get_model
+
+    if published is None:
+        return seeded(lambda: get_model(name, weights=None, **untrained))
+    return downloaded(name, lambda: get_model(name, weights=published, progress=sys.stderr.isatty()))
+
+
+@contextmanager
+def no_vain_retries() -> Iterator[None]:
+    """Without a network, let the hub look into its cache only: it would retry for most of a minute."""
+    hub: Any = importlib.import_module("huggingface_hub.constants")
+    host = urlsplit(hub.ENDPOINT).hostname or "huggingface.co"
+    offline = hub.HF_HUB_OFFLINE
+    try:
+        if not getproxies():
+            socket.getaddrinfo(host, 443)
+    except OSError:
+        hub.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        hub.HF_HUB_OFFLINE = offline

@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import file_digest
 from pathlib import Path
@@ -17,14 +18,22 @@ from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import ModelError, near_misses, require
-from egcam.models.building import downloaded, no_vain_retries, of_torchvision, seeded
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.classifier import Classifier as Classifier
 from egcam.models.hugging_face import hugging_face, is_folder
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.python_files import import_file
 from egcam.models.targets import imagenet_classes, known_classes
-from egcam.models.weights import fill, one_line, outputs, read_state
+from egcam.models.weights import (
+    downloaded,
+    fill,
+    no_vain_retries,
+    of_torchvision,
+    one_line,
+    outputs,
+    read_state,
+    seeded,
+)
 
 EMBEDDED = "efficientnet-lite0"
 RANDOM = "random"
@@ -141,10 +150,8 @@ def _build(name: str, state: Mapping[str, Tensor] | None, pretrained: bool, text
         raise ModelError(f"{name} compares no images with texts: leave them out, or load a CLIP or SigLIP, hf:NAME")
     if name == EMBEDDED:
         return _embedded(state, pretrained)
-    if name.endswith(".py") or ".py:" in name:
+    if name.endswith(".py") or ".py:" in name or _IN_MODULE.fullmatch(name):
         return own_network(name)
-    if _IN_MODULE.fullmatch(name):
-        return _in_module(name)
     if name in _torchvision_names():
         return _torchvision(name, state, pretrained)
     bare = name.removeprefix("timm/")
@@ -231,17 +238,11 @@ def _is_published(file: Path, name: str) -> bool:
 
 
 def _timm_names() -> list[str]:
-    if not _installed("timm"):
-        return []
-    timm: Any = importlib.import_module("timm")
-    return list(timm.list_models())
+    return list(importlib.import_module("timm").list_models()) if _installed("timm") else []
 
 
 def _is_timm(name: str) -> bool:
-    if not _installed("timm"):
-        return False
-    timm: Any = importlib.import_module("timm")
-    return bool(timm.is_model(name))
+    return _installed("timm") and bool(importlib.import_module("timm").is_model(name))
 
 
 def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Classifier:
@@ -269,53 +270,36 @@ def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Cl
 
 
 def own_network(name: str) -> Classifier:
-    """What the function "path/to/file.py:function" returns."""
-    file_name, _, function_name = name.rpartition(":")
+    """What the function "path/to/file.py:function" or "package.module:function" returns."""
+    where, _, function_name = name.rpartition(":")
     if not function_name or function_name.endswith(".py"):
         raise ModelError(
             f"{name!r} names no function: write {name.rstrip(':')}:function, a function that returns the model"
         )
-    file = Path(file_name)
-    if not file.is_file():
+    file = Path(where) if where.endswith(".py") else None
+    if file is not None and not file.is_file():
         raise ModelError(f"there is no file {file}: to load your own model, pass path/to/file.py:function")
-    return _made(_imported(file), function_name, name)
-
-
-def _in_module(name: str) -> Classifier:
-    module_name, _, function_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ModelError(f"the module {module_name} could not be imported: {one_line(error)}") from error
-    return _made(module, function_name, name)
-
-
-def _made(module: Any, function_name: str, name: str) -> Classifier:
-    functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
+    with _explained(f"{file or f'the module {where}'} could not be imported:"):
+        module = importlib.import_module(where) if file is None else import_file(file, f"_egcam_model_{file.stem}")
     function = getattr(module, function_name, None)
     if not callable(function):
-        where = name.rpartition(":")[0]
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise ModelError(f"{where} has no function {function_name!r}; {near_misses(function_name, functions)}")
-    made = _called(function, name)
-    if isinstance(made, Classifier):
-        return made
+    with _explained(f"{name} raised"):
+        made = function()
     if isinstance(made, nn.Module):
         return Classifier(made, name)
-    raise ModelError(f"{name} returned a {type(made).__name__}: return a torch.nn.Module or egcam's Classifier")
+    if not isinstance(made, Classifier):
+        raise ModelError(f"{name} returned a {type(made).__name__}: return a torch.nn.Module or egcam's Classifier")
+    return made
 
 
-def _imported(file: Path) -> Any:
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
     try:
-        return import_file(file, f"_egcam_model_{file.stem}")
+        yield
     except Exception as error:
-        raise ModelError(f"{file} could not be imported: {one_line(error)}") from error
-
-
-def _called(function: Callable[[], Any], name: str) -> Any:
-    try:
-        return function()
-    except Exception as error:
-        raise ModelError(f"{name} raised {one_line(error)}") from error
+        raise ModelError(f"{what} {one_line(error)}") from error
 
 
 # Small helpers
@@ -333,12 +317,7 @@ def device_called(device: str | torch.device | None) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except Exception as error:
-        raise ModelError(f"there is no device {str(device)!r} here; available: {_available()}") from error
+        names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+        names += ["mps"] if torch.backends.mps.is_available() else []
+        raise ModelError(f"there is no device {str(device)!r} here; available: {', '.join(names)}") from error
     return place
-
-
-def _available() -> str:
-    names = ["cpu"]
-    names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    names += ["mps"] if torch.backends.mps.is_available() else []
-    return ", ".join(names)
