@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,9 +39,17 @@ class Head(nn.Module):
 class Cut(nn.Module):
     """Cuts the image into patches by reshaping, and puts other tokens in front, in the middle or behind."""
 
-    def __init__(self, patch: Patch, front: int = 0, middle: int = 0, behind: int = 0, by_column: bool = False) -> None:
+    def __init__(
+        self,
+        patch: Patch,
+        front: int = 0,
+        middle: int = 0,
+        behind: int = 0,
+        by_column: bool = False,
+        backwards: bool = False,
+    ) -> None:
         super().__init__()
-        self.patch, self.by_column = patch, by_column
+        self.patch, self.by_column, self.backwards = patch, by_column, backwards
         self.embed = nn.Linear(patch[0] * patch[1], 12)
         self.others = nn.Parameter(torch.randn(front + middle + behind, 12))
         self.counts = (front, middle, behind)
@@ -51,6 +61,7 @@ class Cut(nn.Module):
         cut = images.reshape(count, rows, down, columns, across)
         cut = cut.permute(0, 3, 1, 2, 4) if self.by_column else cut.permute(0, 1, 3, 2, 4)
         patches = self.embed(cut.reshape(count, rows * columns, down * across))
+        patches = patches.flip(1) if self.backwards else patches
         front, middle, behind = (part.expand(count, -1, -1) for part in self.others.split(self.counts))
         half = rows * columns // 2
         return self.head(torch.cat([front, patches[:, :half], middle, patches[:, half:], behind], 1))
@@ -107,6 +118,7 @@ def changed_cell(model: nn.Module, layer: str, images: Tensor, place: tuple[floa
         ((32, 48), (4, 4), {"front": 1, "behind": 4}, (8, 12)),
         ((48, 32), (4, 4), {"front": 2, "by_column": True}, (12, 8)),  # a spectrogram's (frequency, time)
         ((32, 32), (4, 4), {"by_column": True}, (8, 8)),
+        ((32, 48), (4, 4), {"backwards": True}, (8, 12)),
     ],
 )
 def test_tokens_are_put_where_they_see(size: Patch, patch: Patch, others: dict[str, int], grid: Patch) -> None:
@@ -151,6 +163,53 @@ def test_a_crop_inside_the_network_is_refused_with_what_it_looks_at() -> None:
         egcam.explain(Cropped(16).eval(), images, "grad-cam", target=0)
     whole = egcam.explain(Cropped(0).eval(), images, "grad-cam", target=0)
     assert whole.maps.shape[1:] == (16, 32)
+
+
+def _halves_swapped(images: Tensor) -> Tensor:
+    return images.roll(images.shape[3] // 2, 3)
+
+
+def _by_polar_coordinates(images: Tensor) -> Tensor:
+    radius, angle = torch.linspace(0, 1, 32)[:, None], torch.linspace(-3.1, 3.1, 32)
+    grid = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
+    return nn.functional.grid_sample(images, grid.expand(len(images), -1, -1, -1), align_corners=False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda images: nn.functional.pad(images, (0, 0, 12, 12)),  # to a square
+        lambda images: nn.functional.pad(images, (0, 32)),
+        lambda images: torch.cat([images[:, :, ::2], images[:, :, 1::2]], 2),
+        _halves_swapped,
+        _by_polar_coordinates,
+    ],
+)
+def test_a_map_of_what_was_padded_rolled_or_warped_is_refused(changed: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(1, 6, 3, stride=2, padding=1)
+    image = pictures(1, 1, 32, 64)
+    with pytest.raises(LayerError, match=r"'conv' does not lie over the image: what lies about .*pads, rolls, warps"):
+        settled("channels-first", conv(changed(image)), image, lambda some: conv(changed(some)), "conv")
+
+
+def test_tokens_of_one_window_after_the_other_are_refused() -> None:
+    image = pictures(1, 3, 32, 32)
+
+    def by_window(images: Tensor) -> Tensor:
+        return avg_pool2d(images, 4).unflatten(2, (2, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 3, 5, 1).flatten(1, 4)
+
+    with pytest.raises(LayerError, match=r"'windows' does not lie over the image"):
+        settled((8, 8), by_window(image), image, by_window, "windows")
+
+
+def test_a_spectrum_has_no_places_that_could_be_elsewhere() -> None:
+    image = pictures(1, 1, 32, 32)
+
+    def spectrum(images: Tensor) -> Tensor:
+        return torch.fft.fft2(images).abs()
+
+    assert settled("channels-first", spectrum(image), image, spectrum, "spectrum") == "channels-first"
 
 
 def test_patches_that_leave_a_part_over_at_the_end_are_no_crop() -> None:
@@ -209,7 +268,8 @@ def test_signals_and_volumes_have_one_order_each() -> None:
 
 def test_a_black_picture_and_a_constant_layer_say_nothing() -> None:
     black = torch.zeros(1, 1, 16, 24)
-    assert settled("channels-first", black, black, lambda some: some.transpose(2, 3), "turned") == Order((1, 3, 2))
+    turned = black.transpose(2, 3)
+    assert settled("channels-first", turned, black, lambda some: some.transpose(2, 3), "turned") == Order((1, 3, 2))
     assert settled((4, 6), torch.ones(1, 24, 3), black, lambda some: torch.ones(len(some), 24, 3), "ones") == (4, 6)
 
 

@@ -10,9 +10,9 @@ E_j(p) = |A_p(x + s sqrt(w_j)) - A_p(x)|^2, then shows where on the image the mi
 
     t_p = sum_j c_j E_j(p) / sum_j E_j(p)
 
-By these places the axes of a map are told apart, and of tokens the grid, its order, and those which lie on none. Where
-everything depends on everything alike, as after global attention with the weights of chance, all t_p are about 1/2:
-then nothing is said, and the reading stays.
+By these places the axes of a map are told apart, and of tokens the grid, its order, and those which lie on none. Maps
+whose cells see other places than their own are refused. Where everything depends on everything alike, as after global
+attention with the weights of chance, all t_p are about 1/2: then nothing is said, and the reading stays.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _LEAST_SLOPE = 0.2
 _FEWEST = 16
 _SHARP = 0.2  # how far what a token sees reaches, where 1 is the whole image
 _TURNED = 0.4  # by how much better axes must follow the image's in another order; 1 is an axis
+_STRETCHED = 1.2  # how much faster than the map's cells their places may run over the image
+_SCATTERED, _APART = 0.5, 0.1  # the share of the places' differences that the cells account for, and what is left over
 _ANOTHER_AXIS = 0.2  # how much more must show that another axis holds the channels
 
 
@@ -128,6 +130,7 @@ def settled(way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way
         look = _measured(better, plain, image, run)
     if look is not None:
         _refuse_crop(look, better, image, run, layer)
+        _refuse_elsewhere(look, better, plain, image, run, layer)
     return better
 
 
@@ -136,12 +139,10 @@ def seen_at(way: Way, plain: Tensor, image: Tensor, run: Run) -> str:
     look = _measured(way, plain, image, run)
     if look is None:
         return "nothing"
-    places = _centres(look, arranged(look.changes, way).sum(1).flatten(1))[0]
-    grid = look.cells
-    wanted = torch.tensor([0.3 if axis % 2 == 0 else 0.8 for axis in range(len(grid))], dtype=torch.float64)
+    places, at = _places_and_cells(look, way)
+    wanted = torch.tensor([0.3 if axis % 2 == 0 else 0.8 for axis in range(len(places))], dtype=torch.float64)
     cell = int((places - wanted[:, None]).square().sum(0).argmin())
-    at = _coordinates(grid, tuple(range(len(grid))))[:, cell] + 0.5
-    return f"what lies about {_in_words(places[:, cell])} of the image changes the map at {_in_words(at)}"
+    return f"what lies about {_in_words(places[:, cell])} of the image changes the map at {_in_words(at[:, cell])}"
 
 
 def _in_words(place: Tensor) -> str:
@@ -301,6 +302,8 @@ def _on_grid(look: _Look, way: Grid | Picked) -> Way | None:
     places = (_centres(look, look.changes.sum(-1))[0] - 0.5).nan_to_num(0.0)
     usual = tuple(range(len(look.cells)))
     as_it_is = _best_fit(places, _tokens_of(way, places.shape[1])[None], look.cells, usual)
+    if any(slope < -_LEAST_SLOPE for slope in as_it_is.slopes):
+        as_it_is = replace(as_it_is, share=0.0)
     if as_it_is.share > _CERTAIN:
         return way
     best = max(_possible(places), key=lambda fit: fit.share)
@@ -321,17 +324,16 @@ def _closer(way: Grid | Picked, plain: Tensor, image: Tensor, run: Run, layer: s
 
     Of a few cells chance makes what looks like disorder, and where each token sees everything nothing can be told.
     """
-    looks = [look for look in (_measured(way, plain, image, run, closer) for closer in (1, 2)) if look is not None]
+    looks = _closer_looks(way, plain, image, run)
     if len(looks) < 2 or prod(looks[0].cells) < _FEWEST:
         return way
     both = replace(looks[0], changes=looks[0].changes + looks[1].changes)
     better = _on_grid(both, way)
     if better is not None:
         return better
-    (middles, reaches), (again, _) = (_centres(look, look.changes.sum(-1)) for look in looks)
-    apart = float((middles - again).square().sum(0).nanmedian())
-    if max(float(reaches.sum(0).nanmedian()), apart) > _SHARP * len(middles) / 12:
+    if not _is_sharp(looks, [look.changes.sum(-1) for look in looks]):
         return way
+    middles, _ = _centres(looks[0], looks[0].changes.sum(-1))
     tokens = _tokens_of(way, middles.shape[1])
     places = middles[:, tokens]
     pair = int((places[:, 1:] - places[:, :-1]).square().sum(0).nan_to_num(0.0).argmax())
@@ -341,6 +343,17 @@ def _closer(way: Grid | Picked, plain: Tensor, image: Tensor, run: Run, layer: s
         f"{_in_words(places[:, pair + 1])}. Choose a layer in front of that step, or pass a callable reshape that puts "
         "the tokens in order"
     )
+
+
+def _closer_looks(way: Way, plain: Tensor, image: Tensor, run: Run) -> list[_Look]:
+    return [look for look in (_measured(way, plain, image, run, closer) for closer in (1, 2)) if look is not None]
+
+
+def _is_sharp(looks: list[_Look], changes: list[Tensor]) -> bool:
+    """Whether most positions see no more than a place each, and the same one in both looks."""
+    (middles, reaches), (again, _) = (_centres(*look) for look in zip(looks, changes, strict=True))
+    apart = float((middles - again).square().sum(0).nanmedian())
+    return max(float(reaches.sum(0).nanmedian()), apart) <= _SHARP * len(middles) / 12
 
 
 def _possible(places: Tensor) -> Iterator[_Fit]:
@@ -401,6 +414,56 @@ def _picked(fit: _Fit) -> Picked:
     cells = cells.permute([fit.axes.index(axis) for axis in range(cells.ndim)])
     cells = cells.flip([axis for axis, slope in enumerate(fit.slopes) if slope < 0])
     return Picked(fit.grid, tuple(cells.flatten().tolist()))
+
+
+# -- maps that lie elsewhere --------------------------------------------------------------------
+
+
+def _refuse_elsewhere(look: _Look, way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> None:
+    """A network that pads, rolls, warps or shuffles its input, so that the map's cells see other places than theirs.
+
+    The places follow the cells, t = a + b u, with b <= 1: what a cell sees beside its place moves t to the middle. That
+    cells see no more than a place each takes a closer look, as what sees everything has its middle anywhere.
+    """
+    if not _elsewhere(look, way).any():
+        return
+    closer = _closer_looks(way, plain, image, run)
+    if len(closer) < 2 or not _is_sharp(closer, [arranged(look.changes, way).sum(1).flatten(1) for look in closer]):
+        return
+    wrong = _elsewhere(look, way) & _elsewhere(closer[0], way) & _elsewhere(closer[1], way)
+    if wrong.any():
+        places, at = _places_and_cells(closer[0], way)
+        cell = int((places - at)[wrong].square().sum(0).nan_to_num(0.0).argmax())
+        raise LayerError(
+            f"the map of layer {layer!r} does not lie over the image: what lies about {_in_words(places[:, cell])} of "
+            f"it changes the map at {_in_words(at[:, cell])}, as where the network pads, rolls, warps or shuffles what "
+            "it gets. Choose a layer in front of that step, or do the same to the images first and explain the network "
+            "without it"
+        )
+
+
+def _elsewhere(look: _Look, way: Way) -> Tensor:
+    """(axes,) along which cells lie elsewhere than what they see: beyond the image's ends, or in another order."""
+    places, at = _places_and_cells(look, way)
+    strength = arranged(look.changes, way).sum((0, 1)).flatten()
+    asked = strength > 1e-3 * strength.max()
+    if int(asked.sum()) < _FEWEST:
+        return torch.zeros(len(places), dtype=torch.bool, device="cpu")
+    places, at = places[:, asked], at[:, asked]
+    centred, apart = at - at.mean(1, keepdim=True), places - places.mean(1, keepdim=True)
+    slopes = (centred * apart).sum(1) / centred.square().sum(1)
+    accounted = (slopes[:, None] * centred).square().mean(1)
+    left = (apart - slopes[:, None] * centred).square().mean(1)
+    cells = torch.tensor(look.cells, device="cpu")
+    stretched = (slopes > _STRETCHED) & ((places - at).abs().amax(1) > 1 / cells) & (cells > 3)
+    scattered = (left > _APART**2) & (accounted < _SCATTERED * (accounted + left)) & (cells > 3)
+    return stretched | scattered
+
+
+def _places_and_cells(look: _Look, way: Way) -> tuple[Tensor, Tensor]:
+    """(axes, cells) the middle of what each cell of the map sees, and where it lies, from 0 to 1."""
+    places = _centres(look, arranged(look.changes, way).sum(1).flatten(1))[0]
+    return places, _coordinates(look.cells, tuple(range(len(look.cells)))) + 0.5
 
 
 # -- what the network never looks at ------------------------------------------------------------
