@@ -17,6 +17,7 @@ from egcam.attribution.explanation import Completeness
 from egcam.attribution.moments import wide_enough
 from egcam.attribution.references import Drawn, Reference
 from egcam.attribution.task import Task
+from egcam.errors import EgcamError
 from egcam.imageops import in_double
 from egcam.models.capture import Probe
 from egcam.models.layers import LayerPoint
@@ -116,6 +117,8 @@ def steps_at(task: Task, point: LayerPoint, drawn: Sequence[Drawn]) -> Steps:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # an operation that cannot be taken apart; an error of the model's comes up again
+        if isinstance(error, EgcamError) and not isinstance(error, Unlike):
+            raise  # what the user has to know, such as that a target is missing
         return place.by_derivatives(str(error).partition("\n")[0] or type(error).__name__)
 
 

@@ -129,7 +129,11 @@ def parallel_layers(trace: Trace) -> list[str]:
 
 
 def _latest_first(trace: Trace) -> list[Call]:
-    return sorted(trace.calls_on_image, key=lambda call: -call.finished)
+    """By when what a call returned was made: a module may hand on, in a list, what another made long before."""
+    made: dict[tuple[int, int], int] = {}
+    for call in trace.calls:
+        made[call.value] = min(made.get(call.value, call.finished), call.finished)
+    return sorted(trace.calls_on_image, key=lambda call: (-made[call.value], -call.finished))
 
 
 def _last_feature_map(trace: Trace) -> Call:
@@ -298,10 +302,32 @@ def _is_feature_map(call: Call, trace: Trace) -> bool:
         return False
     if trace.ways is not None and call.sees_image and call.node < 0:
         return False
+    if _is_a_step(call, trace):
+        return False
     if not works_on_tokens(trace):
         return True
     reaches = trace.reaches_output(call)
     return not trace.may_be_tokens(call) if reaches is None else reaches
+
+
+def _is_a_step(call: Call, trace: Trace) -> bool:
+    """Whether it is a run of a loop whose runs before or after it reach the scores beside it, as where these add up.
+
+    A map of it would miss what they do. A mere activation function that blocks share is no loop: weights run again.
+    """
+    runs = trace.calls_of(call.name)
+    if trace.ways is None or call.node < 0 or len(runs) < 2 or not trace.shares_weights:
+        return False
+    linked = [other for other in runs if _depend(call, other, trace)]
+    beside = trace.ways.beside([call.node]) if linked else set()
+    return any(other.node in beside for other in linked)
+
+
+def _depend(first: Call, second: Call, trace: Trace) -> bool:
+    """Whether one of two calls worked on what the other made."""
+    if trace.ways is None or min(first.node, second.node) < 0 or first.node == second.node:
+        return False
+    return first.node in trace.ways.sources(second.node) or second.node in trace.ways.sources(first.node)
 
 
 def _is_map_like(call: Call, trace: Trace) -> bool:

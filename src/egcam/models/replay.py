@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from egcam.errors import LayerError
 from egcam.models.capture import Probe, does_not_reach, gradients_of
 from egcam.models.layers import LayerPoint
-from egcam.models.nested import mapped_tensors, tensor_in, tensors_in, with_first_tensor
+from egcam.models.nested import mapped_tensors, tensors_in, with_first_tensor
 from egcam.models.restore import add_hook
 from egcam.models.shadow import replace_modules
 from egcam.models.slopes import Recording, SlopeGraph
@@ -157,8 +157,7 @@ class Replay:
             seen = probe.forward(images, rows) if recording is None else probe.recorded(images, rows, recording)
         self.output = seen.output
         count(len(images))
-        activations = tensor_in(record.layer_output)
-        assert activations is not None
+        (activations,) = seen.raw
         if activations.ndim == 0 or len(activations) != len(images):
             shape = tuple(activations.shape)
             raise LayerError(

@@ -79,6 +79,12 @@ class Trace:
         """(height, width) of the image, (length,) of a signal, (depth, height, width) of a volume."""
         return self.image_shape[1:]
 
+    @cached_property
+    def shares_weights(self) -> bool:
+        """Whether a module with weights runs more than once."""
+        weighted = [call.name for call in self.calls if call.weighted]
+        return len(set(weighted)) < len(weighted)
+
     @property
     def calls_on_image(self) -> tuple[Call, ...]:
         """The calls whose output depends on the image; all, if the network switches gradients off and none shows it."""
