@@ -22,7 +22,7 @@ from egcam.imageops import in_double
 from egcam.models.capture import Probe
 from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensors_in
-from egcam.models.replay import Replay
+from egcam.models.replay import Replay, check_rows
 from egcam.models.slope_rules import gauss_legendre
 from egcam.models.slopes import Overwritten, Record, Recording, SlopeGraph, Unlike, opaque_modules
 
@@ -311,6 +311,8 @@ class _Place:
         at_once = 1 if self.task.limit == 1 else 2
         parts = [(some, self.task.rows.expand(len(some))) for some in torch.split(images, at_once)]
         seen = [self.probe.forward(*part) for part in parts]
+        for (some, _), run in zip(parts, seen, strict=True):
+            check_rows(self.layer, run.raw[0], len(some))
         other = torch.split(torch.cat([run.raw[0] for run in seen]).flip(0), at_once)
         swapped = _columns([self.probe.replaced(*part, raw) for part, raw in zip(parts, other, strict=True)])
         self.task.meter.add(4)

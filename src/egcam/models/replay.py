@@ -158,12 +158,7 @@ class Replay:
         self.output = seen.output
         count(len(images))
         (activations,) = seen.raw
-        if activations.ndim == 0 or len(activations) != len(images):
-            shape = tuple(activations.shape)
-            raise LayerError(
-                f"layer {self._point.name!r} outputs {shape} for {len(images)} image(s): what comes after it cannot "
-                "be run for one of them alone. Use a method with gradients at the image, such as 'grad-cam'"
-            )
+        check_rows(self._point.name, activations, len(images))
         self.activations = activations
         self._layer_calls = record.layer_calls
         self._memory = _Memory(len(images))
@@ -334,6 +329,15 @@ class Replay:
         """The same by brute force: the whole network, with the layer's output replaced on the way."""
         self._count(len(activations))
         return self._probe.replaced(self._images[own.to(self._images.device)], self._rows[own], activations)
+
+
+def check_rows(layer: str, activations: Tensor, images: int) -> None:
+    """Refuse a layer whose output has not one row for each image."""
+    if activations.ndim == 0 or len(activations) != images:
+        raise LayerError(
+            f"layer {layer!r} outputs {tuple(activations.shape)} for {images} image(s): what comes after it cannot "
+            "be run for one of them alone. Use a method with gradients at the image, such as 'grad-cam'"
+        )
 
 
 def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: str) -> tuple[Tensor, Tensor]:
