@@ -32,8 +32,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torchvision import models
 
 from egcam.models import zoo
+from egcam.models.class_scores import imagenet_classes
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.targets import imagenet_classes
 from egcam.models.zoo import Classifier
 
 CLASSES = ["fish", "bird", "reptile", "arthropod", "dog", "carnivore", "mammal", "other"]

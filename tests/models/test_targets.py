@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam.models.targets import class_index, imagenet_classes
+from egcam.models.class_scores import class_index, imagenet_classes
 from support.small_models import CLASSES, HEAD_FREE, METHODS, WithOutput, explainer, pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")

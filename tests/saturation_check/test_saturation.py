@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from egcam.errors import InputError, LayerError, TargetError
-from egcam.models.targets import class_scores
+from egcam.models.class_scores import class_scores
 from egcam.saturation_check import curves
 from egcam.saturation_check.measure import normalised_black, saturation, scales
 from egcam.saturation_check.result import Saturation

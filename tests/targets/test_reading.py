@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import ModelError, TargetError
-from egcam.models.image_targets import image_part
+from egcam.models.targets import image_part
 from egcam.targets import Box, Class, Contrast, Head, Mask, Pixel, Similarity
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0])

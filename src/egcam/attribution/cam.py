@@ -31,8 +31,8 @@ from egcam.attribution.weightings import (
 )
 from egcam.errors import MethodError, ModelError, TargetError, check_known
 from egcam.imageops import by_row, places
+from egcam.models.class_scores import by_class, class_scores
 from egcam.models.layers import Layer
-from egcam.models.targets import by_class, class_scores
 
 _UNIFORM = Kernel("uniform", scale=1.0)
 

@@ -32,14 +32,15 @@ from egcam.errors import (
 )
 from egcam.imageops import Size, fused, fused_errors, size_of
 from egcam.models.black_box import BlackBox
-from egcam.models.capture import Probe
+from egcam.models.capture import Layout, Probe
 from egcam.models.class_names import Classes
+from egcam.models.class_scores import Score, check_score, known_classes
 from egcam.models.dimensions import dimensions_of
-from egcam.models.image_targets import Setting, image_part
 from egcam.models.inputs import (
     ExtraInputs,
     FromList,
     check_images,
+    check_rows,
     is_listed,
     plain_model,
     warn_if_channels_last,
@@ -47,13 +48,11 @@ from egcam.models.inputs import (
 )
 from egcam.models.layer_output import Reshape, are_tokens, as_reshape
 from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
-from egcam.models.layout import Layout
 from egcam.models.model_errors import model_errors_explained
 from egcam.models.place_layers import place_layers
 from egcam.models.restore import add_hook, untouched
-from egcam.models.rows import check_rows
 from egcam.models.session import Session, session_of
-from egcam.models.targets import Score, Target, Targets, check_score, known_classes
+from egcam.models.targets import Setting, Target, Targets, image_part
 from egcam.models.trace import Trace, dry_run
 
 _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than its caches

@@ -15,8 +15,8 @@ from egcam.attribution.registry import register
 from egcam.attribution.task import Task
 from egcam.attribution.weightings import WeightingLike
 from egcam.errors import MethodError, TargetError
+from egcam.models.class_scores import by_class, class_score
 from egcam.models.layers import Layer
-from egcam.models.targets import by_class, class_score
 
 
 @register(

@@ -16,12 +16,12 @@ from egcam.attribution.moments import wide_enough
 from egcam.attribution.options import Common
 from egcam.attribution.task import Meter, Task
 from egcam.errors import InputError, MethodError, TargetError
+from egcam.models.class_scores import class_count
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layer_output import shape_in_words
 from egcam.models.layers import INPUT, LayerPoint, resolve
 from egcam.models.restore import add_hook
 from egcam.models.shadow import separate_copy
-from egcam.models.targets import class_count
 from egcam.rng import OwnDraws, generator
 
 Run: TypeAlias = Callable[["Foreign", Task, Tensor, Tensor, Tensor], Any]

@@ -7,8 +7,8 @@ from typing import TypedDict, TypeGuard
 
 from egcam.errors import EgcamError, MethodError
 from egcam.models.class_names import Classes
+from egcam.models.class_scores import Score
 from egcam.models.layer_output import Reshape
-from egcam.models.targets import Score
 
 
 class Common(TypedDict, total=False):

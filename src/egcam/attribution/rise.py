@@ -16,7 +16,7 @@ from egcam.attribution.registry import register
 from egcam.attribution.task import Task, chunks
 from egcam.errors import MethodError
 from egcam.imageops import by_row, upsampled
-from egcam.models.targets import Score
+from egcam.models.class_scores import Score
 from egcam.rng import generator
 
 

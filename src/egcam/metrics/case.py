@@ -22,11 +22,11 @@ from egcam.metrics.perturbed import Perturbed, measure_perturbed
 from egcam.metrics.scoring import CurveScore, Scorer, fitting_batch, forward_only
 from egcam.metrics.undefined import Causes
 from egcam.models.class_names import Classes, as_class_names
+from egcam.models.class_scores import Score, known_classes
 from egcam.models.dimensions import dimensions_of
-from egcam.models.inputs import ExtraInputs, FromList, is_listed
+from egcam.models.inputs import ExtraInputs, FromList, check_rows, is_listed
 from egcam.models.layer_output import Reshape
-from egcam.models.rows import check_rows
-from egcam.models.targets import Score, Target, known_classes, of_images
+from egcam.models.targets import Target, of_images
 
 T = TypeVar("T")
 Owner = TypeVar("Owner")

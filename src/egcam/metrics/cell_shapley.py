@@ -21,10 +21,11 @@ from egcam.metrics.inputs import check_positive
 from egcam.metrics.layer_space import on_cells, one_layer, played_with_others, reshape_of, usable_rows
 from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson, spearman
+from egcam.models.class_scores import Score
 from egcam.models.inputs import is_listed, stacked
 from egcam.models.layer_output import Reshape
 from egcam.models.layers import Layer
-from egcam.models.targets import Score, Target
+from egcam.models.targets import Target
 from egcam.rng import generator
 
 

@@ -21,7 +21,8 @@ from egcam.metrics.imputation import SHARES, RoadBothOrders
 from egcam.metrics.inputs import chunks, scaled_by_peak
 from egcam.metrics.registry import CLEAN, ExplainerMetric, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson
-from egcam.models.targets import Score, of_images
+from egcam.models.class_scores import Score
+from egcam.models.targets import of_images
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from egcam.metrics.perturb import Curve, group_sums, pixels_per_step, relevance_
 from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
-from egcam.models.targets import Score, by_class
+from egcam.models.class_scores import Score, by_class
 
 InfidelityScale = Literal["best", "unit-sum", "raw"]
 

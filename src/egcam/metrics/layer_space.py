@@ -20,8 +20,9 @@ from egcam.metrics.case import Case, within_run
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.perturb import Curve, relevance_ranks
 from egcam.metrics.registry import CLEAN, ModelMetric, Work, register
+from egcam.models.class_scores import Score
 from egcam.models.layer_output import Reshape
-from egcam.models.targets import Score, of_images
+from egcam.models.targets import of_images
 
 
 def usable_rows(case: Case, metric: str) -> Tensor:

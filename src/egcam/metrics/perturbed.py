@@ -13,7 +13,8 @@ from egcam.imageops import by_row
 from egcam.metrics.explaining import maps_of
 from egcam.metrics.inputs import chunks, scaled_by_peak
 from egcam.metrics.noise import Noise
-from egcam.models.targets import by_class, class_scores, of_images
+from egcam.models.class_scores import by_class, class_scores
+from egcam.models.targets import of_images
 
 if TYPE_CHECKING:
     from egcam.metrics.case import Case

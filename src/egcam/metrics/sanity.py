@@ -21,7 +21,7 @@ from egcam.metrics.inputs import as_maps, check_positive
 from egcam.metrics.noise import generator
 from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register
 from egcam.metrics.similarity import similarity_called
-from egcam.models.targets import by_class, class_count
+from egcam.models.class_scores import by_class, class_count
 
 _of_sanity = partial(register, group="sanity")
 """What all metrics here have in common."""

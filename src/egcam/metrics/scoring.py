@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from egcam.errors import TargetError
 from egcam.imageops import size_of
 from egcam.metrics.inputs import check_positive, chunks
-from egcam.models.image_targets import Setting, image_part
+from egcam.models.capture import Layout
+from egcam.models.class_scores import Score, class_scores, known_classes
 from egcam.models.inputs import ExtraInputs
-from egcam.models.layout import Layout
 from egcam.models.restore import untouched
-from egcam.models.targets import Score, Target, Targets, class_scores, known_classes
+from egcam.models.targets import Setting, Target, Targets, image_part
 
 CPU_BATCH = 8
 """On a CPU, batches of about 8 take the least time per image: larger ones fall out of its caches."""

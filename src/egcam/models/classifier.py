@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from egcam.errors import TargetError
-from egcam.models.class_targets import label_index
+from egcam.models.class_scores import by_class, class_scores, label_index, probabilities
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.targets import Target, by_class, class_scores, probabilities
+from egcam.models.targets import Target
 from egcam.progress import Progress
 
 if TYPE_CHECKING:

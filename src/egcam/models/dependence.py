@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.errors import EgcamError
+from egcam.models.class_scores import class_scores
 from egcam.models.nested import mapped_tensors, tensor_in, tensors_in
 from egcam.models.restore import add_hook, untouched
 from egcam.rng import generator
@@ -164,8 +165,6 @@ def _by_token(reached: Tensor) -> Tensor:
 
 def _scores(output: Any) -> list[Tensor]:
     """The class scores, or all tensors in the output where it is unclear which those are."""
-    from egcam.models.targets import class_scores
-
     try:
         return [class_scores(output, 1)]
     except EgcamError:

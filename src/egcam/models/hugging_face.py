@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from egcam.errors import ModelError, require
 from egcam.models.class_names import as_class_names
+from egcam.models.class_scores import known_classes
 from egcam.models.classifier import Classifier
 from egcam.models.preprocessing import FlippedPreprocessing, Interpolation, Preprocessing
-from egcam.models.targets import known_classes
 from egcam.models.weights import downloaded, no_vain_retries, one_line, seeded
 
 # transformers would ask whether to run a model's own code, and take "y" from a pipe, too.

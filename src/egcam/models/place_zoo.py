@@ -11,10 +11,10 @@ from PIL import Image
 
 from egcam.errors import ModelError, near_misses, require
 from egcam.models.class_names import Classes, as_class_names
+from egcam.models.class_scores import known_classes
 from egcam.models.classifier import Classifier
 from egcam.models.inputs import FromList
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.targets import known_classes
 from egcam.models.weights import fill, of_torchvision, read_state
 from egcam.models.zoo import RANDOM, device_called, own_network
 

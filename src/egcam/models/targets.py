@@ -1,326 +1,302 @@
-"""Which number to explain: from what the user says (a class, a name, a callable) to one score per image."""
+"""What to explain: a class, one class against another, or any number that a callable reads; one score per image."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
-from typing import Any, TypeAlias, TypeGuard
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from egcam.errors import EgcamError, ModelError, TargetError, check_known, near_misses
-from egcam.models.class_names import Classes, as_class_names
-from egcam.models.image_targets import (
-    NO_CLASS,
+from egcam.errors import EgcamError, TargetError
+from egcam.imageops import Size
+from egcam.models.class_scores import (
     TENSOR_KEYS,
-    ForeignTarget,
-    ImageTarget,
-    Places,
-    Setting,
-    is_pytorch_grad_cams,
+    Score,
+    by_class,
+    check_score,
+    class_index,
+    class_score,
+    class_scores,
+    label_index,
+    out_of_range,
+    scores_of_classes,
 )
-from egcam.models.image_targets import Score as Score
+from egcam.models.nested import mapped, mapped_tensors
+
+Places: TypeAlias = Literal["boxes", "map"]
+
+NO_CLASS: Any = object()
+"""Says of a target that it is not the score of a class."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a target can know of the images it is used with.
+
+    Attributes:
+        score: which number of a class is explained: "logit", "probability" or "sigmoid".
+        classes: the class names, if known.
+        size: (height, width) of the images; (length,) of signals, (depth, height, width) of volumes.
+        run: the model's output for one image (C, H, W), without a batch dimension and without gradients.
+    """
+
+    score: Score = "logit"
+    classes: Sequence[str] | None = None
+    size: Size | None = None
+    run: Callable[[Tensor], Any] | None = None
+
+
+class ImageTarget(ABC):
+    """The number explained for one image, read from that image's part of the model's output.
+
+    Subclass it, or pass any callable in a list, one for each image: both get one image's part.
+    """
+
+    @abstractmethod
+    def __call__(self, output: Any) -> Tensor:
+        """The number, as a tensor of one element.
+
+        Args:
+            output: what the model returned, of one image: rows of tensors (N, …), also inside tuples, dictionaries and
+                dataclasses; of a list with one entry for each image, that entry.
+        """
+
+    @property
+    def description(self) -> str:
+        """What is explained, in a few words."""
+        return "callable target"
+
+    @property
+    def reads_embedding(self) -> bool:
+        """Whether what it reads is an embedding, so that the output's numbers are no classes."""
+        return False
+
+    @property
+    def places(self) -> Places | None:
+        """Of what single places of the image it speaks, if of any: the boxes of a detector, the map of a segmenter."""
+        return None
+
+    @property
+    def why_zero(self) -> str | None:
+        """What a score of exactly 0 means, if it means something."""
+        return None
+
+    def as_class(self, score: str) -> Any:
+        """The class whose `score` it reads, by index or name; NO_CLASS where it reads anything else."""
+        return NO_CLASS
+
+    def settled(self, setting: Setting) -> Self:
+        """The same target for these images; called once before it is used."""
+        return self
+
+    def of_row(self, output: Any, count: int, row: int) -> Tensor:
+        """The number of row `row` in the model's output for `count` images."""
+        return self(image_part(output, count, row))
+
+
+@dataclass(frozen=True, eq=False)
+class InSetting(ImageTarget):
+    """A target with some of the fields `classes`, `score` and `size`, which the explainer and its images fill in."""
+
+    def settled(self, setting: Setting) -> Self:
+        """With the class names and score of the explainer, unless it has its own, and the images' size."""
+        own = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        known = {
+            "classes": setting.classes if own.get("classes") is None else own["classes"],
+            "score": own.get("score") or setting.score,
+            "size": setting.size or own.get("size"),
+        }
+        return dataclasses.replace(self, **{name: value for name, value in known.items() if name in own})
+
+
+class ForeignTarget(ImageTarget):
+    """Someone else's callable for one image's output.
+
+    pytorch-grad-cam's target objects expect a tensor where the model returns a dictionary around it: they get it.
+
+    Args:
+        function: from one image's part of the output to a number.
+    """
+
+    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, output: Any) -> Tensor:
+        """The number."""
+        found = self.function(_tensor_of(output) if is_pytorch_grad_cams(self.function) else output)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise TargetError(
+                f"{_name(self.function)} returned {got} for one image; a target in a list gets one image's part of the "
+                "output and returns one number"
+            )
+        return found.reshape(())
+
+    @property
+    def description(self) -> str:
+        """The name of its class; functions have none worth showing."""
+        return _name(self.function) if is_pytorch_grad_cams(self.function) else "callable target"
+
+
+def is_pytorch_grad_cams(function: object) -> bool:
+    """Whether it is one of pytorch-grad-cam's targets, all of which are for one image's output."""
+    return type(function).__module__.partition(".")[0] == "pytorch_grad_cam"
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _tensor_of(output: Any) -> Any:
+    if isinstance(output, Mapping) and "boxes" not in output:
+        return next((output[key] for key in TENSOR_KEYS if isinstance(output.get(key), Tensor)), output)
+    return output
+
+
+def image_part(output: Any, count: int, row: int) -> Any:
+    """The part of a model's output that belongs to one of `count` images.
+
+    Example:
+        >>> import torch
+        >>> image_part({"logits": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "loss": None}, 2, 1)
+        {'logits': tensor([3., 4.]), 'loss': None}
+        >>> image_part([{"scores": torch.ones(5)}, {"scores": torch.zeros(0)}], 2, 1)
+        {'scores': tensor([])}
+    """
+    if is_by_image(output, count):
+        return output[row]
+    if isinstance(output, Tensor) and (output.ndim == 0 or len(output) != count):
+        raise TargetError(
+            f"the model returned {tuple(output.shape)} for {count} image(s): which part belongs to which image cannot "
+            "be determined. Pass a callable target for the whole output"
+        )
+
+    def part(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[row] if value.ndim > 0 and len(value) == count else value
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value) if entry.init}
+            return dataclasses.replace(value, **{name: mapped(inner, part) for name, inner in fields.items()})
+        return value
+
+    return mapped(output, part)
+
+
+def is_by_image(output: Any, count: int) -> bool:
+    """Whether an output is a list with something for each image, as detectors return, rather than tensors with rows."""
+    return (
+        isinstance(output, list | tuple)
+        and not hasattr(output, "_fields")
+        and len(output) == count
+        and all(isinstance(item, Mapping) for item in output)
+    )
+
+
+@dataclass(frozen=True)
+class Class(InSetting):
+    """A class of a classifier: `target=Class(3)` is `target=3`, for places that need a target object.
+
+    Args:
+        which: its index or name.
+        score: "logit", "probability" or "sigmoid"; None is the explainer's `score`, and "logit" without one.
+        classes: the class names; by default the explainer's.
+
+    Example:
+        >>> Class(1)(torch.tensor([0.5, 2.0])), Class("cat", classes=["dog", "cat"])(torch.tensor([0.5, 2.0]))
+        (tensor(2.), tensor(2.))
+    """
+
+    which: int | str
+    score: Score | None = None
+    classes: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "which", as_label(self.which))
+        check_score(self.score)
+
+    def __call__(self, output: Any) -> Tensor:
+        """The class's score in one image's output."""
+        return _class_score(output, self.which, self.score or "logit", self.classes)
+
+    @property
+    def description(self) -> str:
+        """The class."""
+        return named(self.which, self.classes)
+
+    def as_class(self, score: str) -> Any:
+        """The class itself, unless another score of it is asked for here or other names are meant."""
+        return self.which if self.score in (None, score) and self.classes is None else NO_CLASS
+
+
+@dataclass(frozen=True)
+class Contrast(InSetting):
+    """One class against another: the logit of `a` minus the logit of `b`.
+
+    Evidence that both share cancels out, so the map shows why it is `a` rather than `b`.
+
+    Args:
+        a: a class, by index or name.
+        b: the class to subtract.
+        classes: the class names; by default the explainer's.
+
+    Example:
+        >>> Contrast(1, 0)(torch.tensor([0.5, 2.0]))
+        tensor(1.5000)
+    """
+
+    a: int | str
+    b: int | str
+    classes: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b"):
+            object.__setattr__(self, name, as_label(getattr(self, name)))
+        if self.a == self.b:
+            raise TargetError(f"class {self.a!r} against itself is always 0; pass two classes")
+
+    def __call__(self, output: Any) -> Tensor:
+        """The difference of the two logits in one image's output."""
+        first, second = (_class_score(output, one, "logit", self.classes) for one in (self.a, self.b))
+        return first - second
+
+    @property
+    def description(self) -> str:
+        """Both classes."""
+        return f"{named(self.a, self.classes)} against {named(self.b, self.classes)}"
+
+
+def as_label(value: Any) -> int | str:
+    """A class by index or name, as Python's own number or text."""
+    plain = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(plain, str) or (isinstance(plain, int) and not isinstance(plain, bool)):
+        return plain
+    raise TargetError(f"a class is given by its index or name, not by {value!r}")
+
+
+def named(label: int | str, classes: Sequence[str] | None) -> str:
+    """A class in words: its first name if it is known.
+
+    >>> named(1, ["dog", "tabby, tabby cat"]), named(1, None), named("dog", None)
+    ('tabby', 'class 1', 'dog')
+    """
+    if isinstance(label, str):
+        return label
+    return f"class {label}" if classes is None or label >= len(classes) else classes[label].split(",")[0]
+
+
+def _class_score(output: Any, label: int | str, score: Score, classes: Sequence[str] | None) -> Tensor:
+    scores = class_scores(mapped_tensors(output, lambda tensor: tensor[None]), 1)
+    index = label_index(label, classes, by_class(scores, classes).shape[1])
+    return class_score(scores, torch.tensor([index], device=scores.device), score, classes)[0]
+
 
 OneTarget: TypeAlias = int | str | None
 TargetCallable: TypeAlias = Callable[[Any], Tensor]
 Target: TypeAlias = OneTarget | Sequence[OneTarget | TargetCallable] | Tensor | TargetCallable
-
-_WITH_CLASSES = re.compile("Classification|ObjectDetection|Segmentation")
-
-SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
-
-
-def check_score(score: Score | None) -> None:
-    """Refuse a number of a class that nobody has defined; None is left to others to say."""
-    if score is not None:
-        check_known(score, SCORES, "score", TargetError)
-
-
-@cache
-def imagenet_classes() -> tuple[str, ...]:
-    """The 1,000 class names of ILSVRC2012, in the order of the networks' outputs."""
-    text = files("egcam.models").joinpath("imagenet_classes.txt").read_text(encoding="utf-8")
-    return tuple(text.splitlines())
-
-
-def _entries(output: object) -> list[tuple[str, Tensor]] | None:
-    """The named tensors of a structured output, or None when the kind of output is unknown."""
-    if isinstance(output, Mapping):
-        pairs = [(str(key), value) for key, value in output.items()]
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        pairs = [(entry.name, getattr(output, entry.name)) for entry in dataclasses.fields(output)]
-    elif isinstance(output, tuple) and hasattr(output, "_fields"):
-        pairs = [(name, getattr(output, name)) for name in output._fields]
-    elif isinstance(output, tuple | list):
-        pairs = [(f"[{index}]", value) for index, value in enumerate(output)]
-    else:
-        return None
-    return [(name, value) for name, value in pairs if isinstance(value, Tensor)]
-
-
-def _as_class_scores(tensor: Tensor, count: int) -> Tensor | None:
-    """`tensor` as (N, classes) when it can be read so: (N, C), (N, C, 1, 1) or (N,)."""
-    if not tensor.is_floating_point() or tensor.ndim == 0 or tensor.shape[0] != count:
-        return None
-    if tensor.ndim == 1:
-        return tensor[:, None]
-    if tensor.ndim == 2 or all(size == 1 for size in tensor.shape[2:]):
-        return tensor.flatten(1)
-    return None
-
-
-def class_scores(output: object, count: int) -> Tensor:
-    """The (N, outputs) logits inside whatever the model returned.
-
-    A tensor is taken as it is. Of a dict, named tuple or dataclass the entry called "logits" (or "out", "scores", …) is
-    taken; of these without such an entry, and of a tuple or list, the only tensor that can be read as (N, outputs).
-    Several of them are refused, for an embedding looks like scores, too.
-
-    Args:
-        output: what the model returned for a batch.
-        count: the number N of images in that batch.
-
-    Example:
-        >>> class_scores({"features": torch.zeros(2, 8, 7, 7), "logits": torch.ones(2, 3)}, 2).shape
-        torch.Size([2, 3])
-    """
-    if isinstance(output, Tensor):
-        scores = _as_class_scores(output, count)
-        if scores is None:
-            raise _no_class_scores(output, count)
-        return scores
-    entries = _entries(output)
-    if entries is None:
-        raise ModelError(
-            f"the model returned a {type(output).__name__}; egcam reads tensors, tuples, lists, dicts and dataclasses. "
-            "Pass a callable target that turns this output into one number per image"
-        )
-    readable = {name: scores for name, value in entries if (scores := _as_class_scores(value, count)) is not None}
-    for key in TENSOR_KEYS:
-        if key in readable:
-            return readable[key]
-    inner = _inside(output)
-    readable_inside = {path: scores for path, one in inner if (scores := _as_class_scores(one, count)) is not None}
-    if len(readable) == 1 and not readable_inside:
-        return next(iter(readable.values()))
-    if readable_inside:
-        entries = [*entries, *((path, dict(inner)[path]) for path in readable_inside)]
-        readable = {**readable, **readable_inside}
-    entries = entries or inner
-    shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
-    raise ModelError(
-        f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
-        f"{_for_places(output, [] if readable else [value for _, value in entries])}pass a callable target that says so"
-        + ("" if _are_detections(output) else _an_example(output, entries, readable))
-    )
-
-
-def _inside(output: object) -> list[tuple[str, Tensor]]:
-    """The tensors that lie deeper than at the top of an output, each with the way to it: "['a']['logits'][0]"."""
-    return [(path, one) for path, one in _with_ways(output, "") if isinstance(one, Tensor) and path.count("[") > 1]
-
-
-def _with_ways(value: object, path: str) -> list[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        parts = [(f"[{key!r}]", one) for key, one in value.items()]
-    elif isinstance(value, tuple | list):
-        parts = [(f"[{index}]", one) for index, one in enumerate(value)]
-    else:
-        return [(path, value)]
-    return [found for step, one in parts for found in _with_ways(one, path + step)]
-
-
-def _no_class_scores(output: Tensor, count: int) -> ModelError:
-    """The error text for a tensor that is not (N, classes), with a callable that would read it."""
-    said = f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
-    if not output.is_floating_point():
-        return ModelError(
-            f"{said}whole numbers, such as decisions, have no gradient: explain the model that returns the scores"
-        )
-    if output.ndim == 0:
-        return ModelError(
-            f"{said}one number for all images cannot be split by image: pass a callable target, and "
-            "a model that returns one for each"
-        )
-    if output.ndim == 1:
-        each = max(1, len(output) // count)
-        example = f"out.reshape(-1, {each})[:, {min(3, each - 1)}]"
-    elif output.ndim == 2 and output.shape[1] == count:
-        example = f"out[{min(3, len(output) - 1)}]"
-    else:
-        example = _one_channel("out", output)
-    return ModelError(
-        f"{said}{_for_places(output, [output])}pass a callable target that turns this output into one number per image"
-        + (f", e.g. target=lambda out: {example}" if example else "")
-    )
-
-
-def _for_places(output: object, tensors: Sequence[Tensor]) -> str:
-    """What to pass for a detector or a segmenter, where the output may be that of one."""
-    if _are_detections(output):
-        return "for an object of a detector pass target=egcam.targets.Box((left, top, right, bottom), label); else "
-    if tensors and tensors[0].ndim == 3:
-        return (
-            "for an object of a detector pass target=egcam.targets.Box((left, top, right, bottom), label, layout=…), "
-            "for a class of a signal's segmenter egcam.targets.Mask(label, mask); else "
-        )
-    if tensors and tensors[0].ndim > 3:
-        return "for a class of a segmenter pass target=egcam.targets.Mask(label, mask); else "
-    return ""
-
-
-def _are_detections(output: object) -> bool:
-    """Whether an output holds boxes by name, or is a list with one (n, 6) for each image."""
-    parts = output if isinstance(output, list) else [output]
-    if any(isinstance(part, Mapping) and ("boxes" in part or "pred_boxes" in part) for part in parts):
-        return True
-    return isinstance(output, list) and all(isinstance(one, Tensor) and one.shape[1:] == (6,) for one in output)
-
-
-def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Mapping[str, Tensor]) -> str:
-    """A callable that would read one class from this output; classes are fewer than an embedding's numbers."""
-    if not entries:
-        return ""
-    tensors = dict(entries)
-    name = min(readable, key=lambda name: readable[name].shape[1]) if readable else next(iter(tensors))
-    by_name = f"[{name!r}]" if isinstance(output, Mapping) else f".{name}"
-    part = "out" + (name if name.startswith("[") else by_name)
-    tensor = tensors[name]
-    body = part if tensor.ndim < 2 else _one_channel(part, tensor)
-    return f", e.g. target=lambda out: {body}" if body else ""
-
-
-def _one_channel(part: str, tensor: Tensor) -> str:
-    """What reads channel 3 of (N, C, ...), the mean over its places, as Python writes it.
-
-    Empty for three axes: which of them are classes, tokens, anchors or places is unknown.
-    """
-    if tensor.ndim == 3:
-        return ""
-    places = tuple(range(1, tensor.ndim - 1))
-    one = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
-    return f"{one}.mean({places})" if len(places) > 1 else f"{one}.mean(1)" if places else one
-
-
-def _shape(tensor: Tensor) -> str:
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return f"a {kind} tensor of shape {tuple(tensor.shape)}"
-
-
-def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | None:
-    """The class names: those given, else those the model carries.
-
-    They are its `classes`, `class_names`, `names` or `config.id2label`.
-
-    A parallel or compiled model carries those of what it wraps, too.
-    """
-    if given is not None:
-        return as_class_names(given)
-    found = _carried_names(model)
-    inner = [child for name, child in model.named_children() if name in ("module", "_orig_mod")]
-    return known_classes(inner[0], None) if found is None and inner else found
-
-
-def _carried_names(model: nn.Module) -> Sequence[str] | None:
-    for attribute in ("classes", "class_names", "names"):
-        names = getattr(model, attribute, None)
-        if isinstance(names, Mapping) and names and set(names) == set(range(len(names))):  # ultralytics'
-            names = [names[index] for index in range(len(names))]
-        if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
-            return names
-    labels = getattr(getattr(model, "config", None), "id2label", None)
-    if not isinstance(labels, Mapping) or not labels:
-        return None
-    names = [str(labels[key]) for key in sorted(labels, key=int)]
-    # Hugging Face's models have two such labels also where they have no classes.
-    made_up = names == [f"LABEL_{number}" for number in range(len(names))]
-    return None if made_up and not _WITH_CLASSES.search(type(model).__name__) else names
-
-
-def class_count(outputs: int, classes: Sequence[str] | None) -> int:
-    """How many classes a network with that many outputs distinguishes; refuses class names that do not fit.
-
-    One output is one class, or two when there are two names: [negative, positive].
-
-    Example:
-        >>> class_count(5, None), class_count(1, None), class_count(1, ["benign", "malignant"])
-        (5, 1, 2)
-    """
-    if classes is None or len(classes) == outputs:
-        return outputs
-    if outputs == 1 and len(classes) == 2:
-        return 2
-    also = ", or two: the negative class, then the positive one" if outputs == 1 else ""
-    raise TargetError(
-        f"there are {len(classes)} class names but the model has {outputs} output{'s' if outputs != 1 else ''}, so a "
-        f"name does not say which output is meant; pass classes=[…] (the command: --classes) with one name for each "
-        f"output{also}"
-    )
-
-
-def by_class(outputs: Tensor, classes: Sequence[str] | None) -> Tensor:
-    """(N, classes) logits from the (N, outputs) of the model.
-
-    They are the same, but for one output z with two class names: those are the logits -z and z, of probabilities
-    sigmoid(-z) = 1 - p and sigmoid(z) = p.
-
-    Example:
-        >>> by_class(torch.tensor([[2.0]]), ["benign", "malignant"])
-        tensor([[-2.,  2.]])
-    """
-    if class_count(outputs.shape[1], classes) == outputs.shape[1]:
-        return outputs
-    return torch.cat([-outputs, outputs], 1)
-
-
-def probabilities(outputs: Tensor, classes: Sequence[str] | None = None) -> Tensor:
-    """(N, classes) the softmax of the (N, outputs) of the model; of a single output, the sigmoid.
-
-    Example:
-        >>> probabilities(torch.tensor([[0.0]]), ["benign", "malignant"])
-        tensor([[0.5000, 0.5000]])
-    """
-    logits = by_class(outputs, classes)
-    return logits.sigmoid() if outputs.shape[1] == 1 else logits.softmax(1)
-
-
-def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
-    """The index of a class name; case and underscores do not matter, and one of several synonyms is enough.
-
-    Example:
-        >>> class_index("Golden Retriever", imagenet_classes(), 1000)
-        207
-    """
-    names = classes
-    if names is None:
-        # 1,000 faces or products are as many as ImageNet's classes.
-        hint = ", if it was trained on ImageNet classes=egcam.zoo.imagenet_classes()" if count == 1000 else ""
-        raise TargetError(
-            f"target {name!r} is a class name, but this model's class names are unknown; "
-            f"pass classes=[…] with {count} names where it is taken{hint}, or set model.classes to them, or pass the "
-            "class's index"
-        )
-    if len(names) != count:
-        raise TargetError(
-            f"target {name!r}: there are {len(names)} class names but the model has {count} outputs, so a name "
-            "does not say which output is meant; pass the right classes=[…], or the class's index"
-        )
-    wanted = _plain(name)
-    exact = [index for index, known in enumerate(names) if _plain(known) == wanted]
-    found = exact or [i for i, known in enumerate(names) if wanted in {_plain(part) for part in known.split(",")}]
-    if not found:
-        raise TargetError(f"no class is called {name!r}; {near_misses(name, names)}")
-    if len(found) > 1:
-        raise TargetError(f"{len(found)} classes are called {name!r}: pass the index, one of {found}")
-    return found[0]
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.replace("_", " ").lower().split())
 
 
 class Targets:
@@ -472,29 +448,6 @@ class Targets:
             return None
 
 
-def class_score(outputs: Tensor, indices: Tensor, score: Score, classes: Sequence[str] | None = None) -> Tensor:
-    """(N,) the logit, probability or sigmoid of class `indices[n]` in row n of the (N, outputs) of a model."""
-    return scores_of_classes(outputs, score, classes).gather(1, indices[:, None])[:, 0]
-
-
-def scores_of_classes(outputs: Tensor, score: Score, classes: Sequence[str] | None = None) -> Tensor:
-    """(N, classes) the logits, probabilities or sigmoids in the (N, outputs) of a model."""
-    if score == "probability":
-        return probabilities(outputs, classes)
-    logits = by_class(outputs, classes)
-    return logits.sigmoid() if score == "sigmoid" else logits
-
-
-def out_of_range(index: int, count: int) -> TargetError:
-    """The error text for a class index beyond the model's classes."""
-    if count == 1:
-        return TargetError(
-            f"target {index} is out of range: the model has one output, class 0. If that is the logit of the second of "
-            "two classes, pass classes=[negative, positive]: then 1 is the positive class and 0 the negative one"
-        )
-    return TargetError(f"target {index} is out of range: the model has {count} classes, 0 to {count - 1}")
-
-
 def _is_function(target: object) -> TypeGuard[TargetCallable]:
     return callable(target) and not isinstance(target, Tensor | str)
 
@@ -516,7 +469,7 @@ def _as_image_target(one: OneTarget | TargetCallable) -> ImageTarget:
             "None is the predicted class, which cannot stand in a list with targets that are no classes: name the "
             "class, e.g. egcam.targets.Class(3)"
         )
-    from egcam.models.class_targets import Class  # which reads classes as this module does
+    from egcam.models.targets import Class  # which reads classes as this module does
 
     return Class(one)
 

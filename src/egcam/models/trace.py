@@ -20,13 +20,14 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from egcam.errors import EgcamError
+from egcam.models.class_scores import TENSOR_KEYS, class_scores
 from egcam.models.dependence import CallKey, Influence, Ways
-from egcam.models.image_targets import TENSOR_KEYS, Places
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layer_output import axis_of_module, axis_of_shape, convolution_dimensions, fits, token_grid
 from egcam.models.nested import tensor_in, tensors_in
 from egcam.models.place_check import Axis, Grid
 from egcam.models.restore import add_hook, untouched
+from egcam.models.targets import Places
 
 # A recurrent layer, too, has at every place what it makes of all places before.
 _POOLING = re.compile(r"(Adaptive|Global)\w*Pool|(Attention|Attn)\w*Pool|^(LSTM|GRU|RNN)$", re.IGNORECASE)
@@ -268,8 +269,6 @@ def _has_tensors(*values: object) -> bool:
 
 
 def _class_count(output: object) -> int | None:
-    from egcam.models.targets import class_scores
-
     try:
         return class_scores(output, 1).shape[1]
     except EgcamError:
@@ -278,8 +277,6 @@ def _class_count(output: object) -> int | None:
 
 def _score_in(output: object, read: Callable[[Any], Tensor] | None) -> Any:
     """The node of autograd's graph that holds the explained score; None where it is unknown."""
-    from egcam.models.targets import class_scores
-
     if isinstance(output, Tensor):
         return output.grad_fn
     try:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from egcam.errors import ModelError, near_misses, require
 from egcam.models.class_names import Classes, as_class_names
+from egcam.models.class_scores import imagenet_classes, known_classes
 from egcam.models.classifier import Classifier as Classifier
 from egcam.models.hugging_face import hugging_face, is_folder
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.python_files import import_file
-from egcam.models.targets import imagenet_classes, known_classes
 from egcam.models.weights import (
     downloaded,
     fill,

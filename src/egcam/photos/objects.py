@@ -16,10 +16,10 @@ from egcam.attribution.explanation import Explanation
 from egcam.drawing.marks import mark_color, with_box, with_outline
 from egcam.drawing.overlays import Tile, grid, overlay_image
 from egcam.errors import ModelError
-from egcam.models.class_targets import label_index
+from egcam.models.class_scores import label_index
 from egcam.models.classifier import Classifier
-from egcam.models.image_targets import ImageTarget, image_part
 from egcam.models.restore import untouched
+from egcam.models.targets import ImageTarget, image_part
 from egcam.models.weights import one_line
 from egcam.photos.comparison import explained_by_each
 from egcam.progress import Progress

@@ -21,7 +21,7 @@ from egcam.metrics.case import Case
 from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import make, metric
 from egcam.metrics.scoring import fitting_batch
-from egcam.models.targets import by_class, class_scores
+from egcam.models.class_scores import by_class, class_scores
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.geometry import prepared

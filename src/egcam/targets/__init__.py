@@ -6,8 +6,7 @@ explain from one image's part of the model's output, in each sample.
 
 from __future__ import annotations
 
-from egcam.models.class_targets import Class, Contrast
-from egcam.models.image_targets import ImageTarget
+from egcam.models.targets import Class, Contrast, ImageTarget
 from egcam.targets.boxes import Box
 from egcam.targets.heads import Head
 from egcam.targets.masks import Mask, Pixel

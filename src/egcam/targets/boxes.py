@@ -11,9 +11,9 @@ from torch import Tensor
 
 from egcam.errors import TargetError, check_known
 from egcam.imageops import Size
-from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import InSetting, Places, image_part, is_by_image
+from egcam.models.class_scores import label_index
 from egcam.models.nested import tensors_in
+from egcam.models.targets import InSetting, Places, as_label, image_part, is_by_image, named
 
 Layout: TypeAlias = Literal["yolov5", "yolov8", "xyxy"]
 

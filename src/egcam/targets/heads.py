@@ -9,8 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from egcam.errors import TargetError, near_misses
-from egcam.models.class_targets import Class
-from egcam.models.image_targets import ForeignTarget, ImageTarget, Places, Setting
+from egcam.models.targets import Class, ForeignTarget, ImageTarget, Places, Setting
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from egcam.errors import TargetError
 from egcam.imageops import Size, interpolated
-from egcam.models.class_targets import as_label, label_index, named
-from egcam.models.image_targets import TENSOR_KEYS, InSetting, Places, Score
+from egcam.models.class_scores import TENSOR_KEYS, Score, check_score, class_count, class_score, label_index
 from egcam.models.nested import named_or_only
-from egcam.models.targets import check_score, class_count, class_score
+from egcam.models.targets import InSetting, Places, as_label, named
 
 
 @dataclass(frozen=True, eq=False)

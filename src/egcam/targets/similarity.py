@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from egcam.errors import TargetError, check_known
-from egcam.models.image_targets import ImageTarget, Setting
 from egcam.models.nested import named_or_only
+from egcam.models.targets import ImageTarget, Setting
 
 Measure: TypeAlias = Literal["cosine", "dot"]
 

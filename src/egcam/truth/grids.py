@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from egcam.attribution.options import check_count
 from egcam.errors import InputError, TargetError
 from egcam.metrics.localization import share_inside
+from egcam.models.class_scores import class_scores
 from egcam.models.layer_output import Reshape
 from egcam.models.place_check import Axis
 from egcam.models.restore import untouched
-from egcam.models.targets import class_scores
 from egcam.rng import generator
 from egcam.truth.cut import CellsInFront, Front, Tail, axis_of_layer
 from egcam.truth.trial import Trial

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from egcam.errors import EgcamError, InputError, LayerError
 from egcam.metrics.localization import share_inside
+from egcam.models.class_scores import class_scores
 from egcam.models.inputs import check_images
 from egcam.models.restore import untouched
-from egcam.models.targets import class_scores
 from egcam.progress import Progress
 from egcam.rng import generator
 from egcam.truth.cut import module_at

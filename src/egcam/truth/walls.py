@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from egcam.attribution.options import is_whole
 from egcam.errors import InputError
+from egcam.models.class_scores import class_scores
 from egcam.models.inputs import check_images
 from egcam.models.layer_output import Reshape
 from egcam.models.place_check import Axis
 from egcam.models.restore import untouched
-from egcam.models.targets import class_scores
 from egcam.truth.cut import CellsInFront, Front, Tail, axis_of_layer
 from egcam.truth.trial import Trial
 

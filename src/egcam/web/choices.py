@@ -9,7 +9,7 @@ from typing import Any
 from egcam.attribution.references import MADE_BY_NAME
 from egcam.attribution.registry import methods as known_methods
 from egcam.errors import LayerError, MethodError, SamplingError, TargetError, near_misses
-from egcam.models.targets import class_index
+from egcam.models.class_scores import class_index
 from egcam.web.limits import Limits
 from egcam.web.shared_model import USUAL as USUAL
 from egcam.web.shared_model import SharedModel

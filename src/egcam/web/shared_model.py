@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from egcam.errors import LayerError
+from egcam.models.class_scores import class_count
 from egcam.models.layers import feature_layers, last_spatial_layer, works_on_tokens
-from egcam.models.targets import class_count
 from egcam.models.trace import Call, Trace, dry_run
 from egcam.models.zoo import Classifier
 

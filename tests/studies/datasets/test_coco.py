@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from egcam.models.targets import imagenet_classes
+from egcam.models.class_scores import imagenet_classes
 from egcam.studies.datasets import DataError
 from egcam.studies.datasets.coco import TO_IMAGENET
 from support.data_sets import opened

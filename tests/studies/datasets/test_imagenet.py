@@ -304,7 +304,7 @@ def test_the_list_of_wordnet_ids():
 @pytest.mark.peers
 def test_the_list_of_wordnet_ids_beside_timm():
     data = pytest.importorskip("timm.data")
-    from egcam.models.targets import imagenet_classes
+    from egcam.models.class_scores import imagenet_classes
 
     info = data.ImageNetInfo("imagenet-1k")
     assert list(wnids()) == info.label_names()

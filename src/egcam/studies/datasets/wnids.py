@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from egcam.errors import EgcamError, near_misses
-from egcam.models.targets import class_index, imagenet_classes
+from egcam.models.class_scores import class_index, imagenet_classes
 from egcam.studies.datasets.dataset import DataError
 
 _WNID = re.compile(r"n\d{8}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from egcam.errors import TargetError
 from egcam.models.class_names import read_classes
-from egcam.models.targets import imagenet_classes
+from egcam.models.class_scores import imagenet_classes
 from egcam.models.zoo import EMBEDDED
 from egcam.studies.datasets import kind_of, kinds
 from egcam.studies.specs import ModelSpec, Study
