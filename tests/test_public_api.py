@@ -89,7 +89,9 @@ def public_names() -> list[str]:
 def members_of(module: str) -> list[str]:
     """What a public module shows: its functions and classes with their parameters, exceptions by name."""
     lines = []
-    for name, thing in sorted(vars(getattr(egcam, module)).items()):
+    offered = vars(getattr(egcam, module))
+    for name in sorted(offered.get("__all__", offered)):
+        thing = offered.get(name)
         own = getattr(thing, "__module__", "").startswith("egcam") and not name.startswith("_")
         if own and (inspect.isclass(thing) or inspect.isfunction(thing)):
             is_plain = inspect.isclass(thing) and issubclass(thing, Exception)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from egcam.errors import ModelError, near_misses, require
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.class_scores import imagenet_classes, known_classes
-from egcam.models.classifier import Classifier as Classifier
+from egcam.models.classifier import Classifier
 from egcam.models.hugging_face import hugging_face, is_folder
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.python_files import import_file
@@ -34,6 +34,8 @@ from egcam.models.weights import (
     read_state,
     seeded,
 )
+
+__all__ = ["Classifier", "Preprocessing", "imagenet_classes", "load", "load_for_photographs", "models"]
 
 EMBEDDED = "efficientnet-lite0"
 RANDOM = "random"
