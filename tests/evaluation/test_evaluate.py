@@ -402,16 +402,6 @@ def test_import_stays_light():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_doctests():
-    import doctest
-    import pkgutil
-    from importlib import import_module
-
-    modules = [f"egcam.metrics.{found.name}" for found in pkgutil.iter_modules(metrics.__path__)]
-    for name in [*modules, "egcam.evaluation.evaluate"]:
-        assert doctest.testmod(import_module(name)).failed == 0, name
-
-
 def test_input_error_of_a_single_image_is_a_cause_not_an_end():
     scene = make_scene(count=2)
     with pytest.raises(InputError):

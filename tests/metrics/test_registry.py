@@ -11,7 +11,7 @@ import torch
 
 from egcam import metrics
 from egcam.evaluation.evaluate import evaluate
-from egcam.metrics.registry import MetricError, total_passes
+from egcam.metrics.registry import MetricError
 from metrics.conftest import Counting, measured
 
 ABOUT = {"group": "robustness", "better": "lower", "label": "Dim", "meaning": "What a darker image loses."}
@@ -28,9 +28,6 @@ class Dimmed(metrics.ModelMetric):
         everyone = torch.arange(len(case.images))
         case.undefined(scorer.clean < 0.05, "the class has no chance to begin with")
         return scorer.clean - scorer.altered(everyone, lambda part: self.light * case.images[part])
-
-    def work(self, size, explanation):
-        return [metrics.Work("clean", 1, any_map=True), metrics.Work(self.name, 1)]
 
 
 @pytest.fixture
@@ -63,7 +60,7 @@ def test_it_is_called_and_a_column_of_the_table(scene, dimmed):
         metric_options={"dimmed_light": {"light": 0.25}},
     )
     torch.testing.assert_close(torch.from_numpy(table.values("m", "dimmed-light")), expected, equal_nan=True)
-    assert counting.seen == 3 * total_passes([dimmed(light=0.25)], 12, 1)
+    assert counting.seen == 3 * 2
     assert "Dim ↓" in table.to_markdown()
 
 

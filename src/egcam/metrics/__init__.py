@@ -51,7 +51,6 @@ from egcam.metrics.registry import MaskMetric as MaskMetric
 from egcam.metrics.registry import Metric as Metric
 from egcam.metrics.registry import MetricError as MetricError
 from egcam.metrics.registry import ModelMetric as ModelMetric
-from egcam.metrics.registry import Work as Work
 from egcam.metrics.registry import make as make
 from egcam.metrics.registry import metric as metric
 from egcam.metrics.registry import names as names

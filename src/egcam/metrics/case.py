@@ -16,9 +16,8 @@ from egcam.errors import InputError
 from egcam.metrics.baselines import SHADES, Baseline, replacement
 from egcam.metrics.explaining import Explainer, maps_in_batches
 from egcam.metrics.inputs import Maps, as_images, as_maps, as_masks, as_tensor, explained_target, scaled_by_peak
-from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, ordered_curve, replaced_scores
-from egcam.metrics.perturbed import Perturbed, measure_perturbed
+from egcam.metrics.perturbed import Copies, Perturbed, measure_perturbed
 from egcam.metrics.scoring import CurveScore, Scorer, fitting_batch, forward_only
 from egcam.metrics.undefined import Causes
 from egcam.models.class_names import Classes, as_class_names
@@ -123,7 +122,7 @@ class Case:
         self._network, self._rows = _Network(count, logits), list(range(count))
         self._at_layer: AtLayer | None = None
         self._shared: dict[Hashable, Any] = {}
-        self._foreseen: dict[Hashable, tuple[int, int]] = {}
+        self._foreseen: dict[Copies, tuple[int, int]] = {}
         self.causes, self.unusable = Causes(), Causes()
         self.curves: dict[str, Curve] = {}
         self._is_running = False
@@ -330,14 +329,15 @@ class Case:
         return replacement(baseline, images, self.normalisation)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, computed at the first call with this key."""
+        """What `make` returns, computed at the first call with this key; see `_shareable`."""
+        key = _shareable(key)
         if key not in self._shared:
             self._shared[key] = make()
         found: T = self._shared[key]
         return found
 
     def curve(
-        self, key: Hashable, baseline: Baseline, step: int, score: CurveScore, inserting: bool, descending: bool = True
+        self, baseline: Baseline, step: int, score: CurveScore, inserting: bool = False, descending: bool = True
     ) -> Curve:
         """The score while pixels are replaced, `step` at a time in the maps' order; see `ordered_curve`."""
 
@@ -345,7 +345,7 @@ class Case:
             end = self.replacement(baseline)
             return ordered_curve(self.scorer(score), self.maps, end, step, inserting, descending)
 
-        return self.once(key, make)
+        return self.once(("curve", baseline, step, score, inserting, descending), make)
 
     def patch_drops(
         self, key: Hashable, end: Tensor, groups: Tensor, count: int, cumulative: bool, score: Score
@@ -360,12 +360,12 @@ class Case:
 
     def once_for_any_map(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """(N, …) what `make` returns for the images: kept for all maps of the same images, those of other methods."""
-        known = self._network.found.setdefault(key, {})
+        known = self._network.found.setdefault(_shareable(key), {})
         if not all(row in known for row in self._rows):
             known.update(zip(self._rows, make(), strict=True))
         return torch.stack([known[row] for row in self._rows])
 
-    def shown_through_maps(self, key: Hashable, baseline: Baseline, score: Score) -> tuple[Tensor, Tensor]:
+    def shown_through_maps(self, baseline: Baseline, score: Score) -> tuple[Tensor, Tensor]:
         """(N,) scores of the images and (N,) of the images seen through their maps."""
         rows = torch.arange(len(self.images), device=self.images.device)
 
@@ -378,23 +378,18 @@ class Case:
 
             return scorer.clean, scorer.altered(rows, seen)
 
-        return self.once(key, make)
+        return self.once(("shown", baseline, score), make)
 
-    def foresee_perturbed(self, key: Hashable, samples: int, outputs: int) -> None:
+    def foresee_perturbed(self, copies: Copies, samples: int, outputs: int) -> None:
         """How many perturbations will be asked for, and how many of them with outputs, so that all are made at once."""
-        before = self._foreseen.get(key, (0, 0))
-        self._foreseen[key] = max(before[0], samples), max(before[1], outputs)
+        before = self._foreseen.get(copies, (0, 0))
+        self._foreseen[copies] = max(before[0], samples), max(before[1], outputs)
 
-    def perturbed(
-        self, key: Hashable, noise: Noise, samples: int, outputs: int, seed: int, exact_zeros: bool
-    ) -> Perturbed:
+    def perturbed(self, copies: Copies, samples: int, outputs: int) -> Perturbed:
         """Distances between the images and perturbed copies of them; a smaller number is the first of a larger one."""
-        self.foresee_perturbed(key, samples, outputs)
-        most, with_outputs = self._foreseen[key]
-        found = self.once(
-            (key, most, with_outputs), lambda: measure_perturbed(self, noise, most, with_outputs, seed, exact_zeros)
-        )
-        return found.first(samples)
+        self.foresee_perturbed(copies, samples, outputs)
+        most = self._foreseen[copies]
+        return self.once((copies, *most), lambda: measure_perturbed(self, copies, *most)).first(samples)
 
 
 def within_run(method: Callable[[Owner, Case], T]) -> Callable[[Owner, Case], T]:
@@ -435,6 +430,13 @@ def _there(value: T | None, what: str) -> T:
     if value is None:
         raise InputError(f"this metric needs {what}, and the case has none")
     return value
+
+
+def _shareable(key: Hashable) -> Hashable:
+    """A key of numbers, texts and the like; for anything else, a tensor or a function, one that equals no other."""
+    parts = key if isinstance(key, tuple) else (key,)
+    plain = all(isinstance(part, str | int | float | None | Copies) for part in parts)
+    return key if plain else object()
 
 
 def _whole_numbers(target: Tensor) -> bool:

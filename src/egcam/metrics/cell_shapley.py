@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, Unpack
@@ -19,11 +19,10 @@ from egcam.imageops import in_double
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.layer_space import on_cells, one_layer, played_with_others, reshape_of, usable_rows
-from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
+from egcam.metrics.registry import ModelMetric, register
 from egcam.metrics.similarity import pearson, spearman
 from egcam.models.class_scores import Score
 from egcam.models.inputs import is_listed, stacked
-from egcam.models.layer_output import Reshape
 from egcam.models.layers import Layer
 from egcam.models.targets import Target
 from egcam.rng import generator
@@ -185,7 +184,9 @@ class ShapleyAgreement(ModelMetric):
     def _values(self, case: Case, rows: Tensor, layer: str | None) -> Tensor:
         """(n, h, w) the Shapley values of the images at some rows."""
         if len(rows) == len(case.images):
-            key = self._key(layer, reshape_of(case, layer, self.reshape))
+            reshape = reshape_of(case, layer, self.reshape)
+            how = (self.reference, self.samples, self.permutations, self.score, self.seed)
+            key = (self.name, layer, id(reshape) if callable(reshape) else reshape, *how)
             return case.once_for_any_map(key, lambda: self._found(case, rows, layer))
         return self._found(case, rows, layer)
 
@@ -195,14 +196,6 @@ class ShapleyAgreement(ModelMetric):
 
         reshape = reshape_of(case, layer, self.reshape)
         return played_with_others(case, rows, layer, self.reference, self.samples, self.score, reshape, play)
-
-    def _key(self, layer: str | None, reshape: Reshape | None) -> Hashable:
-        how = (self.reference, self.samples, self.permutations, self.score, self.seed)
-        return work_key(self.name, layer, id(reshape) if callable(reshape) else reshape, *how)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A dry run, a pass for the image and one for each reference; the rest are tails, shared by all maps."""
-        return CLEAN, Work(self._key(self.layer, self.reshape), 2 + self.samples, any_map=True)
 
 
 @dataclass(frozen=True)

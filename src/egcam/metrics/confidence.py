@@ -6,9 +6,7 @@ training mean of normalised images, unless another is given). A zero map shows n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +17,7 @@ from egcam.metrics.case import Case, shown, within_run
 from egcam.metrics.explaining import maps_in_batches
 from egcam.metrics.imputation import SHARES, RoadBothOrders
 from egcam.metrics.inputs import chunks, scaled_by_peak
-from egcam.metrics.registry import CLEAN, ExplainerMetric, ModelMetric, Work, register, work_key
+from egcam.metrics.registry import ExplainerMetric, ModelMetric, register
 from egcam.metrics.similarity import pearson
 from egcam.models.class_scores import Score
 from egcam.models.targets import of_images
@@ -37,18 +35,10 @@ class ConfidenceMetric(ModelMetric):
     baseline: Baseline = "zero"
     score: Score = "probability"
 
-    @property
-    def _key(self) -> Any:
-        return work_key("shown", self.baseline, self.score)
-
     @within_run
     def confidence(self, case: Case) -> tuple[Tensor, Tensor]:
         """(N,) scores of the images and (N,) of the images seen through their maps."""
-        return case.shown_through_maps(self._key, self.baseline, self.score)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass of the image seen through its map."""
-        return CLEAN, Work(self._key, 1)
+        return case.shown_through_maps(self.baseline, self.score)
 
 
 @register(
@@ -171,10 +161,6 @@ class Adcc(ExplainerMetric):
         kept = 1 - _drop(case.scorer(self.score).clean, after)
         return _harmonic_mean(coherency, simplicity, kept)
 
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass and an explanation of the image seen through its map."""
-        return CLEAN, Work(self.name, 1 + explanation)
-
 
 @register(
     "arcc",
@@ -212,10 +198,6 @@ class Arcc(ExplainerMetric):
         coherency, simplicity, _ = _seen_through_map(case, self.baseline, self.score)
         road = RoadBothOrders(self.shares, self.noise, self.score, self.seed).scores(case)
         return _harmonic_mean(coherency, simplicity, (2 * road).clamp(0, 1))
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass and an explanation of the image seen through its map, and two passes for each share."""
-        return CLEAN, Work(self.name, 1 + explanation + 2 * len(self.shares))
 
 
 def _seen_through_map(case: Case, baseline: Baseline, score: Score) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,7 +24,7 @@ from egcam.metrics.inputs import Maps, as_maps, check_positive, scaled_by_peak
 from egcam.metrics.neighbours import neighbour_shares, standardised, standardised_cells
 from egcam.metrics.noise import generator
 from egcam.metrics.perturb import Curve, group_sums, pixels_per_step, relevance_ranks, replaced_scores, steps_of
-from egcam.metrics.registry import CLEAN, ModelMetric, Work, register, work_key
+from egcam.metrics.registry import ModelMetric, register
 from egcam.metrics.similarity import pearson
 from egcam.metrics.undefined import Causes, settle
 from egcam.models.class_scores import Score, by_class
@@ -53,25 +53,17 @@ class CurveMetric(ModelMetric):
     most_relevant_first: ClassVar[bool] = True
     is_shown: ClassVar[bool] = False  # whether reports and figures draw the curve
 
-    def _what(self, step: int) -> tuple[Baseline, int, Score, bool, bool]:
-        return self.baseline, step, self.score, self.inserting, self.most_relevant_first
-
     @within_run
     def curve(self, case: Case) -> Curve:
         """The score while pixels are replaced."""
-        what = self._what(pixels_per_step(self.step, case.images))
-        found = case.curve(work_key("curve", *what), *what)
+        step = pixels_per_step(self.step, case.images)
+        found = case.curve(self.baseline, step, self.score, self.inserting, self.most_relevant_first)
         if self.is_shown:
             case.curves[self.name] = found
         return found
 
     def scores(self, case: Case) -> Tensor:
         return self.curve(case).area()
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each step."""
-        step = self.step or size
-        return CLEAN, Work(work_key("curve", *self._what(step)), steps_of(step, size * size))
 
 
 @register(
@@ -125,10 +117,6 @@ class FaithfulnessEstimate(ModelMetric):
         drops = scorer.clean[:, None] - replaced_scores(scorer, images, end, groups, counts, cumulative=False)
         case.undefined(~drops.isfinite().all(1), "the model's output is not finite")
         return pearson(group_sums(maps, groups, count), drops).to(drops)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each group."""
-        return CLEAN, Work(self.name, steps_of(self.step or size, size * size))
 
 
 @register(
@@ -253,10 +241,6 @@ class InsertionDeletion(ModelMetric):
         inserted, deleted = self.curves(case)
         return inserted.area() - deleted.area()
 
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """Those of the two."""
-        return [work for one in self.both for work in one.work(size, explanation)]
-
 
 @register(
     "irof",
@@ -324,10 +308,6 @@ class Irof(ModelMetric):
         area = (widths * (curve.scores[:, 2:] + curve.scores[:, 1:-1]) / 2).sum(1)
         return 1 + widths.sum(1) - area
 
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each segment, at most as many as are aimed at."""
-        return CLEAN, Work(self.name, self.n_segments)
-
 
 def _segments_by_relevance(maps: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(N, H, W) the place of each pixel's segment in the order of mean relevance, and (N,) segments per image."""
@@ -373,10 +353,6 @@ class Sufficiency(ModelMetric):
         predicted = by_class(case.logits, case.names).argmax(1)
         maps = case.maps
         return _sufficiency(maps, Causes(case.unusable), predicted, self.threshold, case.causes)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """The predictions."""
-        return (CLEAN,)
 
 
 def sufficiency_of(heatmaps: Maps, predictions: Tensor, threshold: float = 0.6) -> Tensor:
@@ -498,20 +474,8 @@ class Infidelity(ModelMetric):
     def _drops(self, case: Case, end: Tensor) -> Tensor:
         sides = patch_sides(self.patch, size_of(case.images))
         groups, count = _patch_grid(case.images, sides)
-        return case.patch_drops(self._key(sides), end, groups, count, self.cumulative, self.score)
-
-    def _key(self, sides: Size) -> Any:
-        return work_key("patches", *sides, self.baseline, self.cumulative, self.score)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each patch, whatever the map; none if the patch does not fit, which is refused."""
-        try:
-            sides = patch_sides(self.patch, (size, size))
-        except InputError:
-            return (CLEAN,)
-        key = self._key(sides)
-        # What a function given as baseline draws belongs to its map.
-        return CLEAN, Work(key, patch_count(sides, (size, size)), any_map=isinstance(key, tuple))
+        key = ("patches", *sides, self.baseline, self.cumulative, self.score)
+        return case.patch_drops(key, end, groups, count, self.cumulative, self.score)
 
 
 def patch_sides(patch: int | Literal["paper"] | None, size: Size) -> Size:
@@ -624,10 +588,6 @@ class SensitivityN(ModelMetric):
         said = said.permute(2, 0, 1).reshape(-1, subsets)
         case.undefined(~drops.view(total, -1).isfinite().all(1), "the model's output is not finite")
         return pearson(said, drops.view(-1, subsets)).view(total, len(sizes)).mean(1).to(drops)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each set."""
-        return CLEAN, Work(self.name, len(self.shares) * self.subsets)
 
 
 def _random_places(images: Tensor, seed: int, subsets: int) -> Tensor:

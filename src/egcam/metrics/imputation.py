@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +12,7 @@ from egcam.metrics.case import Case, within_run
 from egcam.metrics.filling_in import fill_in
 from egcam.metrics.noise import Noise
 from egcam.metrics.perturb import Curve, relevance_ranks
-from egcam.metrics.registry import CLEAN, ModelMetric, Work, register
+from egcam.metrics.registry import ModelMetric, register
 from egcam.metrics.scoring import CurveScore
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -91,10 +90,6 @@ class Road(ModelMetric):
     def scores(self, case: Case) -> Tensor:
         return self.curve(case).scores[:, 1:].mean(1)
 
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A pass for each share."""
-        return CLEAN, Work(self.name, len(self.shares))
-
 
 @register(
     "road-both-orders",
@@ -130,7 +125,3 @@ class RoadBothOrders(ModelMetric):
         options = (self.score, self.seed)
         least, most = (Road(self.shares, self.noise, first, *options).scores(case) for first in (False, True))
         return (least - most) / 2
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """Two passes for each share."""
-        return CLEAN, Work(self.name, 2 * len(self.shares))

@@ -19,7 +19,7 @@ from egcam.imageops import area_mean
 from egcam.metrics.case import Case, within_run
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.perturb import Curve, relevance_ranks
-from egcam.metrics.registry import CLEAN, ModelMetric, Work, register
+from egcam.metrics.registry import ModelMetric, register
 from egcam.models.class_scores import Score
 from egcam.models.layer_output import Reshape
 from egcam.models.targets import of_images
@@ -167,10 +167,6 @@ class LayerCurveMetric(ModelMetric):
 
     def scores(self, case: Case) -> Tensor:
         return self.curve(case).area()
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """A dry run, a pass for the image and one for each reference; the rest are tails."""
-        return CLEAN, Work(self.name, 2 + self.samples)
 
 
 @register(

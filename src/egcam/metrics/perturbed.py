@@ -23,6 +23,21 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
+class Copies:
+    """How images are perturbed and compared.
+
+    Attributes:
+        noise: what is added.
+        seed: of the noise.
+        exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
+    """
+
+    noise: Noise
+    seed: int
+    exact_zeros: bool = False
+
+
+@dataclass(frozen=True)
 class Perturbed:
     """Distances between an image and its perturbed copies; all (N, n), `n` perturbations.
 
@@ -60,28 +75,26 @@ class Perturbed:
         return Perturbed(**{**vars(self), **cut})
 
 
-def measure_perturbed(case: Case, noise: Noise, samples: int, outputs: int, seed: int, exact_zeros: bool) -> Perturbed:
+def measure_perturbed(case: Case, copies: Copies, samples: int, outputs: int) -> Perturbed:
     """Explain `samples` perturbed copies of each image and keep only distances.
 
     Args:
         case: with an explainer; its maps are used where it has them.
-        noise: what is added.
+        copies: how they are made.
         samples: perturbations per image.
         outputs: the model is run on that many of them too, as the relative stabilities need.
-        seed: of the noise.
-        exact_zeros: replace only exact zeros by 1e-6 in relative changes, as Quantus does.
     """
     images = case.images
     # Classes that are known, in a metric that looks at maps only, need no pass.
     logits = case.logits if outputs and case.classes is not None else None
     asked, maps = case.asked, case.own_maps
-    watch = _Watch(case, maps, logits, bool(outputs), exact_zeros)
+    watch = _Watch(case, maps, logits, bool(outputs), copies.exact_zeros)
     # Perturbation by perturbation over all images, so that each noise is drawn about once.
     parts = []
     for part in chunks(len(images) * samples, case.batch_size):
         job = torch.arange(part.start, part.stop, device=images.device)
         rows, numbers = job % len(images), job // len(images)
-        altered = images[rows] + _draws(noise, seed, numbers, images[0])
+        altered = images[rows] + _draws(copies.noise, copies.seed, numbers, images[0])
         made = maps_of(case.explainer, altered, of_images(asked, rows), case.extra.part(rows))
         seen = watch.distances(rows, altered, made)
         parts.append(seen | watch.outputs_of(rows, altered, numbers < outputs))

@@ -7,8 +7,8 @@ What a metric is called with says its base class: `MapMetric(heatmaps)`, `MaskMe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from egcam.errors import EgcamError, check_known, near_misses
 from egcam.metrics.case import Case
 from egcam.metrics.explaining import Explainer
 from egcam.metrics.inputs import Maps
-from egcam.metrics.noise import Noise
 from egcam.metrics.undefined import settle
 from egcam.models.class_names import Classes
 from egcam.models.targets import Target
@@ -36,58 +35,6 @@ _ARROWS = {"higher": "↑", "lower": "↓"}
 
 class MetricError(EgcamError):
     """An unknown metric, an option the metric does not take, or a metric that cannot be registered."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A piece of a metric's work on one image.
-
-    Attributes:
-        key: metrics whose work has the same key share it: it is done once.
-        passes: how many single-image passes through the network it takes.
-        any_map: whether it does not depend on the map, so that all methods share it too.
-    """
-
-    key: Hashable
-    passes: int
-    any_map: bool = False
-
-
-CLEAN = Work("clean", 1, any_map=True)
-"""The pass of the unaltered image."""
-
-
-def work_key(*parts: Any) -> Hashable:
-    """A key made of numbers, texts and the like; with anything else, a tensor or a function, one equal to no other."""
-    return parts if all(map(_is_plain, parts)) else object()
-
-
-def _is_plain(part: Any) -> bool:
-    if isinstance(part, tuple):
-        return all(map(_is_plain, part))
-    return isinstance(part, str | int | float | None | Noise)
-
-
-def total_passes(metrics: Iterable[Metric], size: int, explanation: int, any_map: bool | None = None) -> int:
-    """Single-image passes the metrics take for one map, each piece of work they share counted once.
-
-    Args:
-        metrics: with their options.
-        size: the side of the image in pixels.
-        explanation: passes one explanation takes.
-        any_map: only work that does, or does not, depend on the map; None is all of it.
-
-    Example:
-        >>> chosen = [make("insertion"), make("deletion"), make("insertion-deletion")]
-        >>> [total_passes([one], 224, 1) for one in chosen], total_passes(chosen, 224, 1)
-        ([225, 225, 449], 449)
-    """
-    passes: dict[Hashable, int] = {}
-    for one in metrics:
-        for work in one.work(size, explanation):
-            if any_map is None or work.any_map == any_map:
-                passes[work.key] = max(work.passes, passes.get(work.key, 0))
-    return sum(passes.values())
 
 
 class Metric(ABC):
@@ -118,10 +65,6 @@ class Metric(ABC):
     @abstractmethod
     def scores(self, case: Case) -> Tensor:
         """(N,) the scores, with the model in eval mode and without gradients; `case.undefined` marks missing ones."""
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """What it asks of the network for an image of `size` x `size` pixels; `explanation`: passes of one map."""
-        return ()
 
     def foresee(self, case: Case) -> None:  # noqa: B027 - most metrics have nothing to tell
         """Tell the case what will be asked of it, where that lets metrics share more."""
@@ -277,6 +220,7 @@ def register(
         paper_options: its options in protocol="paper".
 
     Example:
+        >>> from dataclasses import dataclass
         >>> @register("peak", group="complexity", better="higher", label="Peak", meaning="The map's largest value.")
         ... @dataclass(frozen=True)
         ... class Peak(MapMetric):

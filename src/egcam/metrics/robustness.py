@@ -8,7 +8,6 @@ five metrics are reductions of one table of distances, `Case.perturbed`, which c
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -19,8 +18,8 @@ from torch import Tensor
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive
 from egcam.metrics.noise import Noise
-from egcam.metrics.perturbed import EPSILON, Perturbed
-from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register, work_key
+from egcam.metrics.perturbed import EPSILON, Copies, Perturbed
+from egcam.metrics.registry import ExplainerMetric, register
 
 NORMAL = Noise("normal", 0.0, 0.1)
 UNIFORM = Noise("uniform", -0.2, 0.2)
@@ -50,8 +49,8 @@ class PerturbedMetric(ExplainerMetric):
     exact_zeros: ClassVar[bool] = False
 
     @property
-    def _key(self) -> Hashable:
-        return work_key("perturbed", self.noise, self.seed, self.exact_zeros)
+    def _copies(self) -> Copies:
+        return Copies(self.noise, self.seed, self.exact_zeros)
 
     @abstractmethod
     def reduce(self, seen: Perturbed, case: Case) -> Tensor:
@@ -60,19 +59,13 @@ class PerturbedMetric(ExplainerMetric):
     def foresee(self, case: Case) -> None:
         """Metrics with the same noise use the same perturbed images."""
         samples = check_positive("samples", self.samples)
-        case.foresee_perturbed(self._key, samples, samples if self.outputs else 0)
+        case.foresee_perturbed(self._copies, samples, samples if self.outputs else 0)
 
     def scores(self, case: Case) -> Tensor:
         samples = check_positive("samples", self.samples)
-        outputs = samples if self.outputs else 0
-        seen = case.perturbed(self._key, self.noise, samples, outputs, self.seed, self.exact_zeros)
+        seen = case.perturbed(self._copies, samples, samples if self.outputs else 0)
         case.undefined(~seen.finite.all(1), "the explainer's map of a perturbed copy holds NaN or infinite values")
         return self.reduce(seen, case)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """An explanation of each copy, and where outputs count a pass."""
-        found = [CLEAN, Work(self._key, self.samples * explanation)]
-        return [*found, Work((self._key, "outputs"), self.samples)] if self.outputs else found
 
 
 def _no_map(seen: Perturbed, case: Case) -> None:

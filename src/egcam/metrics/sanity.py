@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -19,16 +19,12 @@ from egcam.metrics.case import Case
 from egcam.metrics.explaining import Explainer
 from egcam.metrics.inputs import as_maps, check_positive
 from egcam.metrics.noise import generator
-from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register
+from egcam.metrics.registry import ExplainerMetric, register
 from egcam.metrics.similarity import similarity_called
 from egcam.models.class_scores import by_class, class_count
 
 _of_sanity = partial(register, group="sanity")
 """What all metrics here have in common."""
-
-
-USUAL_STAGES = 10
-"""How many layers a model is thought to have before it is looked at."""
 
 
 @_of_sanity(
@@ -87,10 +83,6 @@ class ModelRandomization(ExplainerMetric):
     def scores(self, case: Case) -> Tensor:
         return self.curve(case).mean(1)
 
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """About an explanation for each stage; how many layers there are is not known before the model is."""
-        return CLEAN, Work(self.name, (self.stages or USUAL_STAGES) * (explanation + 1))
-
 
 @_of_sanity(
     "smooth-model-randomization",
@@ -134,11 +126,6 @@ class SmoothModelRandomization(ModelRandomization):
             return case.maps_by(explain, images + self.noise * extent * drawn.to(images))
 
         return reduce(add, map(of_copy, range(self.samples))) / self.samples
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """As many times MPRT's."""
-        stages = (self.stages or USUAL_STAGES) + 1
-        return CLEAN, Work(self.name, stages * self.samples * explanation)
 
 
 @_of_sanity(
@@ -195,10 +182,6 @@ class EfficientModelRandomization(ExplainerMetric):
         found: Tensor = torch.special.entr(counts / values.shape[1]).sum(1)
         return found
 
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """Two explanations."""
-        return CLEAN, Work(self.name, 2 * explanation)
-
 
 @_of_sanity(
     "class-sensitivity",
@@ -242,10 +225,6 @@ class ClassSensitivity(ExplainerMetric):
             raise InputError("class-sensitivity explains a second class, and the model has one output only")
         others = logits.scatter(1, classes[:, None].to(logits.device), -torch.inf).argmax(1)
         return top_overlap(*_of_both_classes(case, others), self.share)
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """One more explanation."""
-        return CLEAN, Work(self.name, explanation)
 
 
 def top_overlap(first: Tensor, second: Tensor, share: float) -> Tensor:
@@ -319,10 +298,6 @@ class RandomLogit(ExplainerMetric):
             raise InputError("random-logit explains another class, and the model has one output only")
         shift = int(torch.randint(1, total, (1,), generator=generator(self.seed)))
         return compare(*_of_both_classes(case, (classes + shift) % total))
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """One more explanation."""
-        return CLEAN, Work(self.name, explanation)
 
 
 def _of_both_classes(case: Case, others: Tensor) -> tuple[Tensor, Tensor]:

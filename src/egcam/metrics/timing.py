@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -13,7 +12,7 @@ from torch import Tensor
 from egcam.metrics.case import Case
 from egcam.metrics.explaining import maps_of
 from egcam.metrics.inputs import check_positive
-from egcam.metrics.registry import CLEAN, ExplainerMetric, Work, register
+from egcam.metrics.registry import ExplainerMetric, register
 from egcam.models.targets import of_images
 
 
@@ -71,7 +70,3 @@ class RunningTime(ExplainerMetric):
         for _ in range(self.warmup):
             seconds(0)
         return torch.tensor([median(seconds(image) for _ in range(repeats)) for image in range(len(images))])
-
-    def work(self, size: int, explanation: int) -> Sequence[Work]:
-        """So many explanations."""
-        return CLEAN, Work(self.name, (self.warmup + self.repeats) * explanation)
