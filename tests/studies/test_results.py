@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import egcam
-from egcam.metrics.faithfulness import sufficiency, sufficiency_of
+from egcam.metrics.faithfulness import Sufficiency, sufficiency_of
 from egcam.metrics.registry import MetricError
 from egcam.studies.manifest import Manifest, ModelRecord
 from egcam.studies.records import Outcome, Unit
@@ -180,7 +180,7 @@ def test_sufficiency_of_equals_sufficiency(network):
     maps = torch.rand(12, 16, 16)
     maps[2] = float("nan")
     with egcam.metrics.causes_collected() as there:
-        expected = sufficiency(net, images, maps, threshold=0.9)
+        expected = Sufficiency(0.9)(net, images, maps)
     with egcam.metrics.causes_collected() as here:
         found = sufficiency_of(maps, net(images).argmax(1), 0.9)
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
