@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "egcam"
 
-# What a photograph is explained with is a matter of the zoo's classifiers, whose methods load it when they are called.
-ALLOWED = {("models", "attribution")}
+# What photographs are read and explained with is a matter of the zoo's classifiers, which load it when they are called.
+ALLOWED = {("models", "attribution"), ("models", "photos")}
 
 
 def parts_in_order() -> list[str]:

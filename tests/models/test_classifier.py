@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import egcam
 from egcam.cli import app
-from egcam.errors import MethodError, TargetError
+from egcam.errors import InputError, MethodError, TargetError
 from egcam.models.classifier import Classifier
 from egcam.models.preprocessing import Preprocessing
 
@@ -44,6 +44,20 @@ def test_a_photograph_is_prepared_and_its_class_found_by_name() -> None:
     assert found.targets.tolist() == 1
     assert torch.equal(small.explain(prepared()[0], "grad-cam", 1, signed=True).maps, by_hand.maps[0])
     assert torch.equal(small.explain(prepared(), "grad-cam", 1, signed=True).maps, by_hand.maps)
+
+
+def test_a_photograph_may_be_a_file_or_bytes_of_colours(tmp_path: Path) -> None:
+    small, pixels = classifier(), np.array(photograph())
+    photograph().save(tmp_path / "dog.png")
+    by_hand = egcam.GradCAM(small.model, signed=True)(prepared()[0], 1)
+    for photo in (tmp_path / "dog.png", str(tmp_path / "dog.png"), pixels, torch.from_numpy(pixels).permute(2, 0, 1)):
+        found = small.explain(photo, "grad-cam", 1, signed=True)
+        assert torch.equal(found.maps, by_hand.maps)
+        assert found.overlay(photograph())[0].size == photograph().size, "drawn where the crop was"
+    assert small.predict(tmp_path / "dog.png") == small.predict(photograph())
+    for wrong in (pixels / 255, pixels[..., 0]):
+        with pytest.raises(InputError, match="is no photograph: pass bytes of colours"):
+            small.explain(wrong, "grad-cam", 1)
 
 
 def test_black_and_white_are_those_of_the_network() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from egcam.errors import TargetError
+from egcam.errors import InputError, TargetError
 from egcam.models.class_scores import by_class, class_scores, label_index, probabilities
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.targets import Target
@@ -18,6 +21,26 @@ from egcam.progress import Progress
 
 if TYPE_CHECKING:
     from egcam.attribution.explanation import Explanation
+
+Photo: TypeAlias = "str | Path | Image.Image | npt.NDArray[np.uint8] | Tensor"
+
+
+def picture_or_input(photo: Photo) -> Image.Image | Tensor:
+    """A photograph as a picture, from a file or from bytes of colours; a network's input as it is."""
+    from egcam.photos.files import read_image
+
+    if isinstance(photo, str | Path):
+        return read_image(photo)
+    if isinstance(photo, Tensor) and photo.dtype == torch.uint8 and photo.ndim == 3:
+        photo = photo.permute(1, 2, 0).cpu().numpy()
+    if isinstance(photo, np.ndarray):
+        if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3:
+            raise InputError(
+                f"an array of {photo.dtype} with shape {photo.shape} is no photograph: pass bytes of colours "
+                "(H, W, 3) from 0 to 255, or the network's own input as a tensor"
+            )
+        return Image.fromarray(photo)
+    return photo
 
 
 @dataclass(frozen=True)
@@ -73,7 +96,7 @@ class Classifier:
 
     def explain(
         self,
-        photo: Image.Image | Tensor,
+        photo: Photo,
         method: str = "slope-cam",
         target: Target = None,
         *,
@@ -85,8 +108,9 @@ class Classifier:
         Black, white and photographs as `reference` are normalised like this network's images.
 
         Args:
-            photo: a photograph, or what the network takes: (C, H, W), or (N, C, H, W) for several. The result for one
-                has no batch dimension.
+            photo: a photograph: its file, a PIL image, or bytes of colours, an array (H, W, 3) or a tensor (3, H, W).
+                Or what the network takes: (C, H, W), or (N, C, H, W) for several. The result for one has no batch
+                dimension.
             method: one of `egcam.methods()`.
             target: the class, by index or name, or one of `egcam.targets`, or one for each image; None explains the
                 prediction.
@@ -100,7 +124,7 @@ class Classifier:
             >>> explanation.targets.tolist(), explanation.heatmaps.shape
             (1, torch.Size([8, 8]))
         """
-        # The one place where models import methods: explaining photographs needs both.
+        # Models import methods nowhere else: explaining photographs needs both.
         from egcam.attribution.registry import create
         from egcam.attribution.shared_options import options_for
 
@@ -112,6 +136,7 @@ class Classifier:
                 progress(done / total)
 
         explainer = create(method, self.model, **known)
+        photo = picture_or_input(photo)
         images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
         found = explainer(images.to(self.device), target, progress=passes)
         crop = None if isinstance(photo, Tensor) else self.preprocessing.crop(photo)
@@ -128,12 +153,13 @@ class Classifier:
     def _known(self) -> dict[str, Any]:
         return {"classes": self.classes, "layer": self.layer}
 
-    def images(self, photo: Image.Image | Tensor) -> Tensor:
+    def images(self, photo: Photo) -> Tensor:
         """(N, C, H, W) on the network's device: a photograph prepared, or a tensor as it is."""
+        photo = picture_or_input(photo)
         images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
         return (images[None] if images.ndim == 3 else images).to(self.device)
 
-    def predict(self, photo: Image.Image | Tensor, multilabel: bool = False) -> list[Prediction]:
+    def predict(self, photo: Photo, multilabel: bool = False) -> list[Prediction]:
         """All classes of one photograph, the most probable first; sigmoids for a multi-label network."""
         with torch.inference_mode():
             return self.predictions(class_scores(self.model(self.images(photo).clone()), 1), multilabel)
