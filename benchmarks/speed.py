@@ -1,7 +1,7 @@
 """Speed against peers, in multiples of one plain forward pass measured in the same run.
 
     python benchmarks/speed.py               # everything, about 20 minutes on two cores
-    python benchmarks/speed.py --part cams   # one part: cams, memory, sampled, ablation, score
+    python benchmarks/speed.py --part cams   # one part: cams, memory, ablation, score
     python benchmarks/speed.py --markdown docs/speed.md
 
 Random weights serve: speed does not depend on them (but for Score-CAM, where trained networks have more channels that
@@ -107,43 +107,6 @@ def part_cams(repeats: int) -> None:
         found, ratios = medians(calls, repeats)
         for call, seconds in found.items():
             say(f"| {name} | {call} | {seconds:.3f} | {ratios[call]:.2f} |")
-    say()
-
-
-def part_sampled(repeats: int) -> None:
-    say("## Sampled methods, one image, 224 px, 16 samples\n")
-    say("`needed` is the number of forward passes the definition needs, `made` the number made; the multiple is the")
-    say("time over that of `needed` plain forward passes, run in batches of the same size.\n")
-    say("| network | method | needed | made | seconds | multiple |\n|---|---|---|---|---|---|")
-    count = 16
-    for name in LAYERS:
-        model = network(name)
-        image = torch.rand(1, 3, 224, 224)
-        options = {"layer": LAYERS[name], "signed": True}
-        explainers = {
-            "slope-cam": egcam.SlopeCAM(model, path="linear", reference="black", samples=count, **options),
-            "integrated-grad-cam": egcam.IntegratedGradCAM(model, samples=count, **options),
-            "smooth-grad-cam++": egcam.SmoothGradCAMPlusPlus(model, samples=count, **options),
-        }
-        needed = {"slope-cam": count + 1, "integrated-grad-cam": count + 2, "smooth-grad-cam++": count + 1}
-        size = explainers["slope-cam"]._images_at_once(
-            image, explainers["slope-cam"]._points, egcam.models.inputs.ExtraInputs(1)
-        )
-        batches = [torch.rand(1, 3, 224, 224), *torch.rand(count, 3, 224, 224).split(size)]
-
-        def plain(model: nn.Module = model, batches: list[Tensor] = batches) -> None:
-            with torch.no_grad():
-                for batch in batches:
-                    model(batch)
-
-        calls: dict[str, Callable[[], object]] = {"plain": plain}
-        for method, explainer in explainers.items():
-            calls[method] = lambda explainer=explainer, image=image: explainer(image, target=5)
-        found, ratios = medians(calls, repeats)
-        for method, explainer in explainers.items():
-            made = explainer(image, target=5).passes
-            ratio = ratios[method] * (count + 1) / needed[method]
-            say(f"| {name} | {method} | {needed[method]} | {made} | {found[method]:.2f} | {ratio:.2f} |")
     say()
 
 
@@ -259,7 +222,6 @@ def part_score(repeats: int) -> None:
 PARTS = {
     "cams": part_cams,
     "memory": part_memory,
-    "sampled": part_sampled,
     "ablation": part_ablation,
     "score": part_score,
 }

@@ -1,7 +1,7 @@
 """Make the pictures of the documentation with egcam itself: the embedded network, free photographs.
 
 python docs/tools/docs_pictures.py            # all, into docs/pictures/
-python docs/tools/docs_pictures.py path bars  # some
+python docs/tools/docs_pictures.py first bars # some
 
 The photographs come with scikit-image; src/egcam/data/README.md names their authors and licences. Needs the extras demo
 and study, no network connection, and a quarter of an hour of one core.
@@ -51,8 +51,6 @@ OTHERS = (
     "immunohistochemistry",
     "moon",
 )
-# Those of `egcam demo`, all of them, whatever their scores.
-OF_HERO = ("rocket", "coffee", "astronaut", "chelsea")
 DPI = 140
 LARGEST = 250_000
 
@@ -111,38 +109,6 @@ class Studio:
         return tuple(self.classifier.preprocessing.mean), tuple(self.classifier.preprocessing.std)
 
 
-def hero(studio: Studio) -> Figure:
-    """Grad-CAM at its usual layer and inside the network, and SlopeCAM as it comes, each with its score."""
-    rows: dict[str, tuple[str, dict[str, object]]] = {
-        "Grad-CAM, last layer (7 × 7)": ("grad-cam", {}),
-        "Grad-CAM, inner layer (14 × 14)": ("grad-cam", {"layer": LAYER}),
-        "SlopeCAM, egcam's default (14 × 14)": ("slope-cam", {}),
-    }
-    side, gap, head, foot, top = 4.0, 0.16, 0.62, 0.5, 0.8
-    page = Page(len(OF_HERO) * (side + gap) - gap, top + len(rows) * (head + side + foot))
-    width, height = page.get_size_inches()
-    page.set_dpi(100)
-    for column, name in enumerate(OF_HERO):
-        image, picture, x = studio.input(name)[None], studio.photograph(name), column * (side + gap)
-        likely, label = studio.model(image).detach().softmax(1).max(1)
-        said = f"“{studio.classifier.class_name(int(label))}”, {float(likely):.0%}"
-        page.text((x + side / 2) / width, 1 - 0.45 / height, said, fontsize=26, ha="center", va="center")
-        case = None
-        for number, (title, (method, options)) in enumerate(rows.items()):
-            explanation = egcam.explain(studio.model, image, method, **options)
-            case = egcam.metrics.Case(studio.model, image, explanation) if case is None else case.explained(explanation)
-            scores = f"{float(egcam.metrics.InsertionDeletion(step=1568).of(case)):z.2f}".replace("-", "−")
-            print(f"{name}, {title}: {scores}", flush=True)
-            y = height - top - number * (head + side + foot) - head - side
-            if column == 0:
-                page.text(0, (y + side + 0.2) / height, title, fontsize=27, weight="bold", va="bottom")
-            axes = page.add_axes((x / width, y / height, side / width, side / height))
-            axes.axis("off")
-            axes.imshow(explanation.overlay(picture)[0].resize((400, 400)))
-            page.text((x + side / 2) / width, (y - 0.08) / height, scores, fontsize=25, ha="center", va="top")
-    return page
-
-
 def first(studio: Studio) -> Figure:
     """The cat and the coffee by three methods at an inner layer."""
     images = studio.images[:2]
@@ -161,54 +127,6 @@ def saturation(studio: Studio) -> Figure:
     return saturation_figures.curves({"EfficientNet-Lite0": measured}, width="page")
 
 
-def path(studio: Studio) -> Figure:
-    """Points between three kinds of reference and the cat, and the plain CAM at each."""
-    shares = (0.0, 0.25, 0.5, 0.75, 1.0)
-    starts = {
-        "blurred copy": egcam.attribution.references.blurred().draw(studio.cat, [0], 0, 0).images[0],
-        "black": torch.tensor(normalised_black(*studio.pixel_statistics))[:, None, None].expand_as(studio.cat[0]),
-        "other image": studio.input("coffee"),
-    }
-    target = int(studio.model(studio.cat).argmax())
-    side, gap, left, top = 1.15, 0.06, 0.85, 0.25
-    page = Page(left + len(shares) * (side + gap), top + 2 * len(starts) * (side + gap))
-    width, height = page.get_size_inches()
-
-    def axes(row: int, column: int) -> object:
-        x, y = left + column * (side + gap), height - top - (row + 1) * (side + gap) + gap
-        found = page.add_axes((x / width, y / height, side / width, side / height))
-        found.axis("off")
-        return found
-
-    for number, (name, start) in enumerate(starts.items()):
-        y = height - top - (2 * number + 0.5) * (side + gap)
-        page.text(0.02, y / height, name.replace(" ", "\n"), fontsize=8, va="center")
-        page.text(0.02, (y - side - gap) / height, "gradient\nhere, at\neach place", fontsize=7, va="center")
-        points = torch.stack([start + share * (studio.cat[0] - start) for share in shares])
-        maps = _hires_with_the_cats_activations(studio, points, target)
-        for column, share in enumerate(shares):
-            if number == 0:
-                x = left + column * (side + gap) + side / 2
-                page.text(x / width, 1 - 0.15 / height, f"a = {share:g}", fontsize=8, ha="center", va="center")
-            draw_picture(axes(2 * number, column), studio.colours(points[column]))
-            draw_coarse(axes(2 * number + 1, column), maps[column])
-    return page
-
-
-def _hires_with_the_cats_activations(studio: Studio, points: Tensor, target: int) -> list[np.ndarray]:
-    """relu( sum_k g_k A_k ): the gradient at each point weighs the activations at the cat, as a sample of ours does."""
-    kept: list[Tensor] = []
-    module = studio.model.get_submodule(LAYER)
-    hook = module.register_forward_hook(lambda _module, _input, output: kept.append(output))
-    try:
-        scores = studio.model(torch.cat([points, studio.cat]))[:, target]
-        gradient = torch.autograd.grad(scores.sum(), kept[0])[0]
-    finally:
-        hook.remove()
-    maps = (gradient[:-1] * kept[0][-1:]).sum(1).relu().detach()
-    return [one.double().numpy() for one in maps]
-
-
 def last_layer(studio: Studio) -> Figure:
     """Two methods at the last layer, where the gradient is the same everywhere, and inside the network."""
     picture = studio.photograph("chelsea")
@@ -218,29 +136,12 @@ def last_layer(studio: Studio) -> Figure:
         "_blocks.10": "_blocks.10",
         "_blocks.5": "_blocks.5",
     }
-    methods = {"grad-cam": "Grad-CAM", "slope-cam": "Expected\nGrad-CAM"}
+    methods = {"grad-cam": "Grad-CAM", "slope-cam": "SlopeCAM"}
     rows = [
         [egcam.explain(studio.model, studio.cat, method, layer=layer).heatmaps[0] for layer in places.values()]
         for method in methods
     ]
     return _overlays(picture, rows, list(methods.values()), list(places))
-
-
-def weightings(studio: Studio) -> Figure:
-    """The default, and forms with gradients."""
-    picture = studio.photograph("chelsea")
-    choices: dict[str, dict[str, object]] = {
-        "in steps\n(default)": {},
-        "latent path,\nsummed": {"path": "latent"},
-        "path of images,\nby location": {"path": "linear"},
-        "path of images,\npooled": {"path": "linear", "weighting": "mean"},
-        "as in the paper": {"method": "expected-grad-cam"},
-    }
-    row = []
-    for options in choices.values():
-        method = str(options.pop("method", "slope-cam"))
-        row.append(studio.explain(studio.cat, method, reference=studio.others, **options).heatmaps[0])
-    return _overlays(picture, [row], [""], list(choices))
 
 
 def references(studio: Studio) -> Figure:
@@ -383,12 +284,9 @@ def _spotted_ball() -> Tensor:
 
 
 PICTURES: dict[str, Callable[[Studio], Figure]] = {
-    "hero": hero,
     "first": first,
     "saturation": saturation,
-    "path": path,
     "last-layer": last_layer,
-    "weightings": weightings,
     "references": references,
     "curves": curves,
     "bars": bars,
@@ -396,13 +294,12 @@ PICTURES: dict[str, Callable[[Studio], Figure]] = {
     "dimensions": dimensions,
 }
 DRAWINGS = ("saturation", "curves", "bars", "dimensions")
-WIDE = ("hero",)  # drawn at 100 dots an inch
 
 
 def write(figure: Figure, name: str) -> Path:
     """Photographs as JPEG, drawings as PNG with few colours: small enough for a page of documentation."""
     raw = io.BytesIO()
-    figure.savefig(raw, format="png", dpi=100 if name in WIDE else DPI, facecolor="white")
+    figure.savefig(raw, format="png", dpi=DPI, facecolor="white")
     picture = Image.open(raw).convert("RGB")
     if name in DRAWINGS:
         file = OUT / f"{name}.png"
