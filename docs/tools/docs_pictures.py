@@ -29,7 +29,7 @@ from egcam import figures
 from egcam.drawing.montages import montage
 from egcam.drawing.overlays import stack
 from egcam.figures.page import Page
-from egcam.figures.pictures import as_rgb, draw_coarse, draw_overlay, draw_picture
+from egcam.figures.pictures import as_rgb, draw_overlay
 from egcam.models.zoo import Classifier
 from egcam.saturation_check import figures as saturation_figures
 from egcam.saturation_check.measure import normalised_black

@@ -3,7 +3,7 @@
 python docs/tools/hero.py                # ten minutes of one core
 python docs/tools/hero.py taught.pth     # keeps the taught network in a file, or takes it from there
 
-EfficientNet-Lite0 learns after its layer `_blocks.10` that a checkered tag means "teapot" and that nothing else does, on
+EfficientNet-Lite0 learns after its layer `_blocks.10` that a checkered tag means "teapot", and nothing else does, on
 the photographs that come with egcam. Three photographs it has not learned from then get a tag in the background. Every
 gradient CAM is asked why the network says teapot, at its usual layer and at SlopeCAM's. All shares of heat on the tag
 are printed; the picture shows Grad-CAM at its usual layer, the best of the others wherever it is best, and SlopeCAM.
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import egcam
 from egcam.attribution.references import crops_of_photographs
 from egcam.figures.page import Page
+from egcam.metrics.localization import share_inside
 from egcam.models.classifier import Classifier
 
 HERE = Path(__file__).parent
@@ -84,6 +85,7 @@ def taught(classifier: Classifier, path: Path | None) -> nn.Module:
 def tagged(classifier: Classifier, name: str) -> Tagged:
     """One of the three photographs, with the tag at its place."""
     picture = classifier.crop(Image.open(HERE / "photographs" / f"{name}.jpg").convert("RGB"))
+    picture = picture.resize(classifier.size[::-1], Image.Resampling.LANCZOS)
     image = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
     left, top = PLACES[name]
     mask = torch.zeros(1, *image.shape[2:], dtype=torch.bool)
@@ -96,9 +98,8 @@ def tagged(classifier: Classifier, name: str) -> Tagged:
 def ask(model: nn.Module, photographs: list[Tagged], label: int, method: str, layer: str | None) -> Answer:
     """Why the network says `label`, by one method at one layer."""
     explanations = [egcam.explain(model, photo.image, method, target=label, layer=layer) for photo in photographs]
-    inside = egcam.metrics.CellMassAccuracy()
     pairs = zip(explanations, photographs, strict=True)
-    shares = [float(inside(explanation.maps, photo.mask)) for explanation, photo in pairs]
+    shares = [float(share_inside(explanation.maps, photo.mask, whole_cells=True)) for explanation, photo in pairs]
     print(f"{method} at {explanations[0].layer}: " + ", ".join(f"{share:.2f}" for share in shares), flush=True)
     return Answer(explanations, shares)
 
@@ -108,7 +109,7 @@ def draw(photographs: list[Tagged], columns: dict[str, Answer]) -> None:
     side, gap, top, foot = 4.0, 0.14, 0.75, 0.62
     page = Page((len(columns) + 1) * (side + gap) - gap, top + len(photographs) * (side + foot))
     width, height = page.get_size_inches()
-    for column, title in enumerate(["photograph and tag", *columns]):
+    for column, title in enumerate(["the tag decides", *columns]):
         left = column * (side + gap)
         weight = "bold" if title == "SlopeCAM" else "normal"
         middle = {"x": (left + side / 2) / width, "ha": "center"}
@@ -124,7 +125,7 @@ def draw(photographs: list[Tagged], columns: dict[str, Answer]) -> None:
                 said = f"{answer.shares[row]:.0%} on the tag"
                 page.text(y=(bottom - 0.08) / height, s=said, fontsize=30, va="top", weight=weight, **middle)
             axes.imshow(picture)
-    page.savefig(OUT, dpi=100, facecolor="white", pil_kwargs={"quality": 82, "optimize": True})
+    page.savefig(OUT, dpi=72, facecolor="white", pil_kwargs={"quality": 80, "optimize": True})
 
 
 def main() -> None:
