@@ -125,7 +125,7 @@ def draw(photographs: list[Tagged], columns: dict[str, Answer]) -> None:
                 said = f"{answer.shares[row]:.0%} on the tag"
                 page.text(y=(bottom - 0.08) / height, s=said, fontsize=30, va="top", weight=weight, **middle)
             axes.imshow(picture)
-    page.savefig(OUT, dpi=72, facecolor="white", pil_kwargs={"quality": 80, "optimize": True})
+    page.savefig(OUT, dpi=72, facecolor="white", pil_kwargs={"quality": 72, "optimize": True})
 
 
 def main() -> None:
