@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import egcam
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common
 
 SNAPSHOT = Path(__file__).with_name("public_names.txt")
 METHODS = {

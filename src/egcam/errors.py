@@ -6,6 +6,8 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from numbers import Integral
+from typing import TypeGuard
 
 
 class EgcamError(ValueError):
@@ -102,6 +104,21 @@ def check_known(word: object, known: Collection[str], what: str, error: type[Egc
     """
     if word not in known:
         raise error(f"unknown {what} {word!r}; {near_misses(str(word), known)}")
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a number the user gave is a whole one, of Python's or NumPy's kind.
+
+    >>> is_whole(3), is_whole(2.5)
+    (True, False)
+    """
+    return isinstance(value, Integral)
+
+
+def check_count(value: object, name: str, error: type[EgcamError] = MethodError) -> None:
+    """Refuse anything but a whole number of at least 1."""
+    if not is_whole(value) or value < 1:
+        raise error(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def require(module: str, extra: str, purpose: str) -> None:

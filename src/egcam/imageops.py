@@ -51,6 +51,11 @@ def widest(values: Tensor) -> Tensor:
     return values.double() if has_double(values.device) else values
 
 
+def wide_enough(tensor: Tensor) -> Tensor:
+    """At least float32, so that half-precision gradients are averaged without loss."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 def by_row(values: Tensor, like: Tensor) -> Tensor:
     """(N,) numbers as (N, 1, …, 1), with as many axes as `like`; (N, K) as (N, K, 1, …, 1).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -811,12 +812,17 @@ def test_streams_are_lazy():
 @pytest.mark.parametrize(("method", "passes"), [("slope-cam", 3 + 5 + 5), ("smooth-grad-cam++", 3 * (1 + 5))])
 def test_progress_counts_the_passes_made(method, passes):
     """Five samples: references are passed once for all images, and five times one row to see what the layer is like."""
-    model, images = small_net(), pictures(3)
+    model, images, reports = small_net(), pictures(3), []
+    explanation = explainer(method, model, batch_size=4)(images, 1, progress=lambda *at: reports.append(at))
+    assert len(reports) >= 3
+    assert reports[-1] == (passes, passes) == (explanation.passes, explanation.passes)
+
+
+@every_method
+def test_progress_never_goes_back_and_reaches_the_end(method):
     reports: list[tuple[int, int]] = []
-    explanation = explainer(method, model, batch_size=4)(
-        images, 1, progress=lambda done, expected: reports.append((done, expected))
-    )
-    done = [report[0] for report in reports]
-    assert done == sorted(done)
-    assert reports[-1] == (explanation.passes, explanation.passes)
-    assert explanation.passes == passes
+    found = explainer(method, small_net(), batch_size=2)(pictures(3), 1, progress=lambda *at: reports.append(at))
+    shares = [done / expected for done, expected in reports]
+    assert all(later > earlier - 0.05 for earlier, later in itertools.pairwise(shares)), "rounded to whole runs"
+    assert reports[-1] == (found.passes + found.tails, found.passes + found.tails)
+    assert len(reports) > 1

@@ -204,8 +204,8 @@ def test_the_passes_are_one_per_image_and_step_and_black_once_per_label() -> Non
     handle.remove()
     assert sum(ran) == found.passes == 6 * 4 + 2
     assert max(ran) <= 8
-    assert reports[-1][0] == found.passes
-    assert reports[-1][1] == 6 * 5
+    assert reports[-1] == (found.passes, found.passes)
+    assert len(reports) > 3
 
 
 @pytest.mark.parametrize("train", [False, True])

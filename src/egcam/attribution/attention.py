@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import ModelError
+from egcam.imageops import wide_enough
 from egcam.models.attention import Attention, recorded_attention
 from egcam.models.layer_output import are_tokens, token_grid
 from egcam.models.layers import LayerPoint

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from egcam.attribution.averaging import MapOf, Wanted
 from egcam.attribution.estimators import Estimator, Vanilla
-from egcam.attribution.maps import Maps
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import EgcamError, ModelError, SamplingError
 from egcam.imageops import Size, size_of, upsampled
 
@@ -86,12 +85,6 @@ class Augmented(Estimator):
         mirrored = (False, True) if self.flip else (False,)
         return [Copy(*one) for one in product(mirrored, self.scales, self.contrasts)]
 
-    @property
-    def passes(self) -> int:
-        """Those of `gradient` for each copy, and one for the image if it is not among them."""
-        copies = self._copies
-        return len(copies) * self.gradient.passes + (not any(copy.is_image for copy in copies))
-
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The averaged maps."""
         self._check_dimensions(task.images.ndim - 2)
@@ -105,7 +98,7 @@ class Augmented(Estimator):
             task.first_pass()
         sizes: list[Size] = [] if copies[0].is_image else [size_of(layer) for layer in task.activations]
         parts: list[Maps] = []
-        for copy in copies:
+        for copy in task.meter.each(copies):
             found = (
                 self.gradient.estimate(task, wanted, map_of) if copy.is_image else self._at(copy, task, wanted, map_of)
             )

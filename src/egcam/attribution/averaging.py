@@ -11,11 +11,9 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import Moments, powers
-from egcam.attribution.options import check_count
-from egcam.attribution.task import Task, chunks
-from egcam.errors import SamplingError
+from egcam.attribution.task import Maps, Task, chunks
+from egcam.attribution.weightings import Moments, powers
+from egcam.errors import SamplingError, check_count
 from egcam.imageops import by_row
 
 _CHECK_FROM = 4  # replicates before a standard error is reliable enough to stop on it
@@ -99,13 +97,15 @@ def averaged(task: Task, evaluations: Evaluations, design: Design, wanted: Wante
     active = torch.arange(len(task.images), device="cpu")
     evaluation = 0
     remaining = list(design.replicates)
+    per_image = sum(remaining) * design.per_sample
     while remaining and len(active):
         now = _round(remaining, design.per_sample * len(active), evaluations.at_once)
         if design.tolerance is not None:
             # What lies beyond the point where an image stops is thrown away: at most as much again as was used.
             now = now[: max(_CHECK_FROM, len(design.replicates) - len(remaining))]
         remaining = remaining[len(now) :]
-        sums = _replicate_sums(evaluations, active, evaluation, now, design.per_sample, wanted)
+        stretch = (evaluation / per_image, (evaluation + sum(now) * design.per_sample) / per_image)
+        sums = _replicate_sums(evaluations, active, evaluation, now, design.per_sample, wanted, stretch)
         evaluation += sum(now) * design.per_sample
         alive = torch.ones(len(active), dtype=torch.bool, device="cpu")
         for number, size in enumerate(now):
@@ -135,13 +135,22 @@ def _round(remaining: list[int], evaluations_per_sample: int, at_once: int) -> l
 
 
 def _replicate_sums(
-    evaluations: Evaluations, active: Tensor, first: int, sizes: list[int], per_sample: int, wanted: Wanted
+    evaluations: Evaluations,
+    active: Tensor,
+    first: int,
+    sizes: list[int],
+    per_sample: int,
+    wanted: Wanted,
+    stretch: tuple[float, float],
 ) -> list[list[Tensor]]:
-    """For each layer, the sum of each averaged term over each replicate: (active, replicates, …)."""
+    """For each layer, the sum of each averaged term over each replicate: (active, replicates, …).
+
+    They are a `stretch` of all evaluations, from one share to another.
+    """
     replicate_of = [number for number, size in enumerate(sizes) for _ in range(size * per_sample)]
     pairs = [(evaluation, position) for evaluation in range(len(replicate_of)) for position in range(len(active))]
     sums: list[list[Tensor]] = []
-    for batch in chunks(pairs, evaluations.at_once):
+    for batch in evaluations.task.meter.each(chunks(pairs, evaluations.at_once), *stretch):
         runs = list(_runs(batch))
         weighted = evaluations.weighted_gradients(
             [Run(first + evaluation, active[start:stop]) for evaluation, start, stop in runs]

@@ -9,19 +9,16 @@ from torch import Tensor, nn
 
 from egcam.attribution.averaging import Wanted, check_samples
 from egcam.attribution.estimators import Estimator, Expected, Smooth, Vanilla
-from egcam.attribution.explainer import Explainer, plain_settings
+from egcam.attribution.explainer import Common, Explainer, plain_settings
 from egcam.attribution.kernels import Kernel, KernelLike
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import Moments, wide_enough
-from egcam.attribution.options import Common
-from egcam.attribution.path_points import Difference
-from egcam.attribution.paths import PathLike
+from egcam.attribution.paths import Difference, PathLike
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task, chunks
+from egcam.attribution.task import Maps, Task, chunks
 from egcam.attribution.weightings import (
     Elementwise,
     GradientMean,
+    Moments,
     Normalised,
     PlusPlus,
     Positive,
@@ -30,7 +27,7 @@ from egcam.attribution.weightings import (
     as_weighting,
 )
 from egcam.errors import MethodError, ModelError, TargetError, check_known
-from egcam.imageops import by_row, places
+from egcam.imageops import by_row, places, wide_enough
 from egcam.models.class_scores import by_class, class_scores
 from egcam.models.layers import Layer
 
@@ -71,11 +68,6 @@ class GradientCAM(Explainer):
             )
         if weighting is not None:
             self.weighting = as_weighting(weighting)
-
-    @property
-    def passes(self) -> int:
-        """Those of the estimator."""
-        return self.gradient.passes
 
     def _explain(self, task: Task) -> Maps:
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
@@ -305,11 +297,6 @@ class IntegratedGradCAM(Explainer):
         self.authors = authors
         self.seed = seed
 
-    @property
-    def passes(self) -> int:
-        """n + 2: the image, the reference (up to the layer) and n path points."""
-        return self.samples + (1 if self.authors else 2)
-
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
         images = task.images
@@ -319,7 +306,7 @@ class IntegratedGradCAM(Explainer):
         at_start = None if self.authors else [wide_enough(a) for a in task.features(starts, everyone)]
         totals = [torch.zeros_like(wide_enough(layer[:, 0])) for layer in task.activations]
         pairs = [(sample, row) for sample in range(self.samples) for row in range(len(images))]
-        for batch in chunks(pairs, task.batch_size):
+        for batch in task.meter.each(chunks(pairs, task.batch_size)):
             own = torch.tensor([row for _, row in batch], device="cpu")
             shares = images.new_tensor([self._share(sample) for sample, _ in batch])
             points = images[own] - (1 - by_row(shares, images)) * (images[own] - starts[own])

@@ -11,10 +11,8 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.options import Common
-from egcam.attribution.task import Task
+from egcam.attribution.explainer import Common, Explainer
+from egcam.attribution.task import Maps, Task
 from egcam.errors import InputError, LayerError
 from egcam.imageops import in_double
 from egcam.models.cells import Cells

@@ -14,14 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import MethodError
-from egcam.imageops import along, in_double, of_dimension
+from egcam.imageops import along, in_double, of_dimension, wide_enough
 from egcam.models.layers import Layer
 from egcam.rng import generator
 

@@ -8,13 +8,11 @@ from torch import nn
 
 from egcam.attribution.cam import _NamedCAM
 from egcam.attribution.estimators import Estimator
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.attribution.weightings import Principal, first_component
+from egcam.imageops import wide_enough
 from egcam.models.layers import Layer
 
 

@@ -19,23 +19,17 @@ import torch
 
 from egcam.attribution.averaging import Design, MapOf, Wanted, averaged, check_samples, replicate_sizes
 from egcam.attribution.kernels import Kernel, KernelLike, as_kernel
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import Moments, wide_enough
-from egcam.attribution.path_points import DIFFERENCES, Difference, NoisyCopies, PathPlan, PathPoints
-from egcam.attribution.paths import PathLike, as_path
+from egcam.attribution.paths import DIFFERENCES, Difference, NoisyCopies, PathLike, PathPlan, PathPoints, as_path
 from egcam.attribution.references import Reference, ReferenceLike, as_reference
 from egcam.attribution.sampling import SAMPLINGS, Midpoints, Sampling, scheme
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
+from egcam.attribution.weightings import Moments
 from egcam.errors import SamplingError, check_known
+from egcam.imageops import wide_enough
 
 
 class Estimator(ABC):
     """How dy/dA is obtained."""
-
-    @property
-    @abstractmethod
-    def passes(self) -> int:
-        """Passes through the network for each image (at most, where sampling may stop early)."""
 
     @abstractmethod
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
@@ -51,11 +45,6 @@ class Estimator(ABC):
 @dataclass(frozen=True)
 class Vanilla(Estimator):
     """The gradient at the image: g = dy/dA at x. One pass."""
-
-    @property
-    def passes(self) -> int:
-        """One."""
-        return 1
 
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps from one pass."""
@@ -78,11 +67,6 @@ class Smooth(Estimator):
 
     def __post_init__(self) -> None:
         check_samples(self.samples)
-
-    @property
-    def passes(self) -> int:
-        """n + 1."""
-        return self.samples + 1
 
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps of the averaged gradient."""
@@ -109,11 +93,6 @@ class Integrated(Estimator):
     def __post_init__(self) -> None:
         check_samples(self.samples)
         check_known(self.difference, DIFFERENCES, "difference", SamplingError)
-
-    @property
-    def passes(self) -> int:
-        """n + 1, and one up to the layer where a difference needs it."""
-        return 1 + self.samples + (self.difference != "none")
 
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps of the averaged gradient."""
@@ -158,10 +137,6 @@ class Expected(Estimator):
             from equal strata of each replicate; "monte-carlo", a and x' independent. Same mean, more and more variance.
         tolerance: stop an image's sampling once ||error|| <= tolerance * ||map||.
         seed: of all draws. Draws depend on the seed and the sample's number only.
-
-    Example:
-        >>> Expected("black", samples=16).passes
-        17
     """
 
     reference: ReferenceLike = None
@@ -184,15 +159,6 @@ class Expected(Estimator):
         as_kernel(self.kernel)
         # Read once, not at every call: the reference may be a loader.
         object.__setattr__(self, "reference", as_reference(self.reference, samples=self.samples, seed=self.seed))
-
-    @property
-    def passes(self) -> int:
-        """n * draws + 1, and the passes up to the layer that difference and normaliser need (at most)."""
-        kernel = as_kernel(self.kernel)
-        evaluations = self.samples * self._per_sample
-        to_layer = {"none": 0, "input": evaluations, "latent": self.samples}
-        normaliser = evaluations if kernel is not None and kernel.normaliser else 0
-        return evaluations + 1 + to_layer[self.difference] + normaliser
 
     @property
     def _per_sample(self) -> int:

@@ -9,16 +9,14 @@ from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
-from egcam.attribution.maps import Maps, with_zero_maps
-from egcam.attribution.options import check_count
-from egcam.attribution.task import Meter, Progress, Task
+from egcam.attribution.task import Maps, Meter, Progress, Task
 from egcam.errors import (
     EgcamError,
     IncompleteMapWarning,
@@ -28,6 +26,7 @@ from egcam.errors import (
     NonFiniteMapWarning,
     TargetError,
     ZeroMapWarning,
+    check_count,
     warn_user,
 )
 from egcam.imageops import Size, fused, fused_errors, size_of
@@ -59,6 +58,18 @@ _CPU_CACHED = 64 * 2**20  # a CPU gains nothing from batches much larger than it
 _KEPT = 640 * 2**20  # for the graph of what follows a layer, which is kept from call to call
 _MOST_AT_ONCE = 64
 _SMALL = 8  # up to this many passes are made in one batch, if the memory budget allows
+
+
+class Common(TypedDict, total=False):
+    """The options every explainer takes; see `Explainer`."""
+
+    score: Score
+    classes: Classes | None
+    signed: bool
+    batch_size: int | None
+    memory: int | None
+    reshape: Reshape | None
+    dimensions: int | None
 
 
 class Explainer(ABC):
@@ -141,15 +152,6 @@ class Explainer(ABC):
     def _explain(self, task: Task) -> Maps:
         """The maps of the task's images, before the ReLU. Must make the task's first pass, in one of its forms."""
 
-    @property
-    def passes(self) -> int:
-        """Passes through the network per image, if known beforehand."""
-        return 1
-
-    def passes_at(self, channels: int, size: int = 224) -> int:
-        """Passes for each image of `size` x `size` pixels at a layer with that many channels; tails are not counted."""
-        return self.passes
-
     def usual_layer(self, trace: Trace) -> str:
         """The layer explained if none is named."""
         return last_spatial_layer(trace)
@@ -182,7 +184,7 @@ class Explainer(ABC):
             inputs: additional positional inputs of the model. Tensors with N rows go with the images row by row; pass
                 what all images share, such as text prompts, as `egcam.shared(…)`.
             keywords: additional keyword inputs of the model, treated alike.
-            progress: called with (passes done, passes expected) as the work proceeds.
+            progress: called with (runs made, runs expected) as the work proceeds, and at its end with twice the same.
         """
         listed = self._listed or is_listed(images)
         session, keywords = session_of(self.model), dict(keywords or {})
@@ -198,7 +200,6 @@ class Explainer(ABC):
         extra = ExtraInputs(len(images), tuple(inputs), keywords, listed)
         setting = Setting(size=size_of(images), run=lambda one: self._output_of(one, images, extra))
         meter = Meter(progress)
-        meter.expect(len(images) * self.passes)
         with untouched(self.model, images.device), model_errors_explained(self.model, images, extra):
             targets = Targets(target, len(images), self.score, self.classes, setting)
             check_rows(self.model, images, extra)
@@ -208,8 +209,8 @@ class Explainer(ABC):
             if look.by_image and self.batch_size != 1:
                 return self._one_by_one(given, listed, target, inputs, keywords, progress)
             tasks = self._tasks(images, extra, targets, session, look, meter)
-            parts = [self._explain(task) if task.has_scores() else None for task in tasks]
-        found = with_zero_maps(parts, tasks)
+            parts = [self._explain(task) if task.has_scores() else None for task in meter.each(tasks)]
+        found = _with_zero_maps(parts, tasks)
         return self._explanation(given, size_of(images), tasks, found, look, meter, single, targets, weights.checksum)
 
     def stream(
@@ -444,7 +445,7 @@ class Explainer(ABC):
             method=self.method,
             reference=" or ".join(dict.fromkeys(part.reference for part in found if part.reference)) or None,
             error=known([error]),
-            passes=meter.done,
+            passes=meter.passes,
             tails=meter.tails,
             completeness=_together([part.completeness for part in found], layers, single),
             options={**self._options(), "score": self.score, "signed": self.signed},
@@ -651,3 +652,21 @@ def plain_settings(value: Any) -> Any:
 def asdict_keys(value: Any) -> list[str]:
     """The names of a dataclass's public fields."""
     return [name for name in value.__dataclass_fields__ if not name.startswith("_")]
+
+
+def _with_zero_maps(parts: Sequence[Maps | None], tasks: Sequence[Task]) -> list[Maps]:
+    """The maps of each task; those of a task without a score are zero, and have what the others have."""
+    like = next((part for part in parts if part is not None), Maps([]))
+    return [_zero_maps(like, task) if part is None else part for part, task in zip(parts, tasks, strict=True)]
+
+
+def _zero_maps(like: Maps, task: Task) -> Maps:
+    count = len(task.images)
+
+    def none(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros((count, *tensor.shape[1:]))
+
+    maps = [none(one) for one in like.maps] or [torch.zeros_like(layer[:, 0]) for layer in task.activations]
+    errors = None if like.errors is None else [none(one) for one in like.errors]
+    sides = None if like.completeness is None else like.completeness.each(none)
+    return replace(like, maps=maps, errors=errors, completeness=sides, inexact=None)

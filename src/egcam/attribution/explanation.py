@@ -153,7 +153,7 @@ class Explanation:
             >>> [one.label() for one in explanation]
             ['class 0', 'class 1', 'class 0']
         """
-        from egcam.attribution.selection import selected
+        from egcam.attribution.derived import selected
 
         return selected(self, which)
 
@@ -295,7 +295,7 @@ class Explanation:
             >>> why.label(), torch.equal(why.maps, cat.maps - dog.maps)
             ('class 0 rather than class 1', True)
         """
-        from egcam.attribution.differences import difference_of
+        from egcam.attribution.derived import difference_of
 
         return difference_of(self, other)
 
@@ -312,7 +312,7 @@ class Explanation:
             >>> made.to_frame()[["image", "label", "score", "x", "y"]].values.tolist()
             [[0, 'class 7', 1.0, 1, 1]]
         """
-        from egcam.attribution.frames import frame_of
+        from egcam.attribution.derived import frame_of
 
         return frame_of(self)
 

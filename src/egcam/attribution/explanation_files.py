@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from egcam._version import __version__
-from egcam.attribution.checksums import checksums_of_images
+from egcam.attribution.derived import checksums_of_images
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.errors import InputError
 from egcam.models.crops import Crop

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from egcam.attribution.cam import GradientCAM
 from egcam.attribution.estimators import Estimator
-from egcam.attribution.maps import Maps
-from egcam.attribution.options import Common, is_whole
+from egcam.attribution.explainer import Common
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.attribution.weightings import WeightingLike
-from egcam.errors import MethodError, TargetError
+from egcam.errors import MethodError, TargetError, is_whole
 from egcam.models.class_scores import by_class, class_score
 from egcam.models.layers import Layer
 

@@ -10,12 +10,10 @@ from typing import Any, TypeAlias, Unpack
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
-from egcam.attribution.task import Meter, Task
+from egcam.attribution.explainer import Common, Explainer
+from egcam.attribution.task import Maps, Meter, Task
 from egcam.errors import InputError, MethodError, TargetError
+from egcam.imageops import wide_enough
 from egcam.models.class_scores import class_count
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layer_output import shape_in_words
@@ -88,11 +86,6 @@ class Foreign(Explainer):
         self._lock = threading.Lock()
         self._points = (_point_of(thing, self.model),)
         self.method = getattr(thing, "__name__", type(thing).__name__)
-
-    @property
-    def passes(self) -> int:
-        """At least two: one to see what is explained, and the object's own, of which only it knows how many."""
-        return 2
 
     def _explain(self, task: Task) -> Maps:
         task.first_pass()

@@ -13,14 +13,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import IncompleteMapWarning, MethodError, warn_user
-from egcam.imageops import Size, by_row, size_of, upsampled
+from egcam.imageops import Size, by_row, size_of, upsampled, wide_enough
 from egcam.models.restore import add_hook
 
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm)

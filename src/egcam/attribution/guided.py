@@ -7,14 +7,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import warn_user
-from egcam.imageops import places, size_of, upsampled
+from egcam.imageops import places, size_of, upsampled, wide_enough
 from egcam.models.layers import INPUT, Layer
 
 
@@ -114,11 +111,6 @@ class GuidedGradCAM(Explainer):
 
     def __init__(self, model: nn.Module, layer: Layer = None, **common: Unpack[Common]) -> None:
         super().__init__(model, layer, **common)
-
-    @property
-    def passes(self) -> int:
-        """One for Grad-CAM, one for the pixels."""
-        return 2
 
     def _explain(self, task: Task) -> Maps:
         gradients = [wide_enough(gradient) for gradient in task.first_gradients().gradients]

@@ -7,13 +7,11 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import MethodError, near_misses, require
+from egcam.imageops import wide_enough
 from egcam.models.shadow import separate_copy
 
 
@@ -63,11 +61,6 @@ class LRP(Explainer):
 
             return COMPOSITES[self.composite](canonizers=[ResNetCanonizer()])
         return COMPOSITES[self.composite](canonizers=[SequentialMergeBatchNorm()])
-
-    @property
-    def passes(self) -> int:
-        """One to see what is explained, one for the relevance."""
-        return 2
 
     def _explain(self, task: Task) -> Maps:
         task.first_pass()

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import prod
 from operator import add
 from typing import Any, TypeAlias, Unpack
 
 import torch
 from torch import nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common, is_whole
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task, chunks
-from egcam.errors import MethodError
-from egcam.imageops import Size, size_of
+from egcam.attribution.task import Maps, Task, chunks
+from egcam.errors import MethodError, is_whole
+from egcam.imageops import Size, size_of, wide_enough
 
 Sides: TypeAlias = int | tuple[int, ...] | None
 Window: TypeAlias = tuple[slice, ...]
@@ -77,18 +73,6 @@ class Occlusion(Explainer):
         self.reference = as_reference(reference, default="black", seed=seed)
         self.seed = seed
 
-    @property
-    def passes(self) -> int:
-        """Those of an image of 224 x 224 pixels."""
-        return self.passes_at(1)
-
-    def passes_at(self, channels: int, size: int = 224) -> int:
-        """One for the image and one for each window."""
-        sides = [len(given) for given in (self.window, self.stride) if isinstance(given, tuple)]
-        starts, _ = self._starts((size,) * (self.dimensions or max(sides, default=2)))
-        # Counted, not listed: a volume of 224 pixels a side may have millions.
-        return 1 + prod(map(len, starts))
-
     def _starts(self, size: Size) -> tuple[list[list[int]], list[int]]:
         """Where windows start along each axis, and their sides."""
         wanted = _each(self.window, size, "window") or [-(-side // 8) for side in size]
@@ -111,7 +95,6 @@ class Occlusion(Explainer):
         images = task.images
         count, size = len(images), size_of(images)
         windows = self._windows(size)
-        task.meter.expect(count * (1 + len(windows) - self.passes))
         reference = self.reference.for_images(images)
         covers = reference.draw(images, task.rows.tolist(), 0, self.seed).images
         clean = wide_enough(task.scores)
@@ -120,7 +103,7 @@ class Occlusion(Explainer):
         for place in windows:
             covered[place] += 1
         pairs = [(window, row) for window in range(len(windows)) for row in range(count)]
-        for batch in chunks(pairs, task.batch_size):
+        for batch in task.meter.each(chunks(pairs, task.batch_size)):
             own = torch.tensor([row for _, row in batch], device="cpu")
             points = images[own].clone()
             for number, (window, row) in enumerate(batch):

@@ -7,14 +7,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
+from egcam.attribution.task import Maps, Task
 from egcam.errors import LayerError
-from egcam.imageops import by_row, interpolated, places, size_of
+from egcam.imageops import by_row, interpolated, places, size_of, wide_enough
 from egcam.models.layers import Layer, LayerPoint
 from egcam.models.replay import Replay
 
@@ -49,25 +46,13 @@ class ScoreCAM(Explainer):
         super().__init__(model, layer, **common)
         self.align_corners = align_corners
 
-    @property
-    def passes(self) -> int:
-        """More than fit one batch; the number of channels is known only after the first pass."""
-        return 1 + self._channels_guess
-
-    _channels_guess = 512
-
-    def passes_at(self, channels: int, size: int = 224) -> int:
-        """One for the image and one for each channel."""
-        return 1 + channels
-
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
-        task.meter.expect(-self._channels_guess * len(task.images))
-        return Maps([self._layer_maps(task, layer) for layer in task.activations])
+        return Maps([self._layer_maps(task, layer) for layer in task.meter.each(task.activations)])
 
     def _layer_maps(self, task: Task, activations: Tensor) -> Tensor:
         found = []
-        for image in range(len(task.images)):
+        for image in task.meter.each(range(len(task.images))):
             channels = wide_enough(activations[image])
             scores = self._scores(task, image, channels)
             weights = scores.softmax(0)
@@ -79,12 +64,11 @@ class ScoreCAM(Explainer):
         flat = channels.flatten(1)
         varied = (flat.amax(1) > flat.amin(1)).nonzero()[:, 0]
         constant = len(varied) < len(channels)
-        task.meter.expect(len(varied) + constant)
         scores = channels.new_zeros(len(channels))
         own = torch.tensor([image], device="cpu")
         if constant:
             scores += wide_enough(task.scores_at(torch.zeros_like(task.images[own]), own))[0].to(scores)
-        for some in torch.split(varied, task.batch_size):
+        for some in task.meter.each(torch.split(varied, task.batch_size)):
             masks = self._masks(channels[some], task.images)
             points = task.images[image] * masks
             scores[some] = wide_enough(task.scores_at(points, own.expand(len(some)))).to(scores)
@@ -120,14 +104,10 @@ class AblationCAM(Explainer):
     rounding: use float32 for measurements.
     """
 
-    @property
-    def passes(self) -> int:
-        """One; the rest are tails."""
-        return 1
-
     def _explain(self, task: Task) -> Maps:
         task.first_pass_with_tails()
-        return Maps([self._layer_maps(task, *pair) for pair in zip(task.probe.points, task.tails, strict=True)])
+        layers = task.meter.each(list(zip(task.probe.points, task.tails, strict=True)))
+        return Maps([self._layer_maps(task, *pair) for pair in layers])
 
     def _layer_maps(self, task: Task, point: LayerPoint, tail: Replay) -> Tensor:
         axis = task.probe.channel_axis(point)
@@ -137,7 +117,8 @@ class AblationCAM(Explainer):
                 "not known which axis they are: say reshape='tokens', 'channels-first' or 'channels-last' instead"
             )
         activations = wide_enough(tail.as_maps(tail.activations))
-        weights = torch.stack([self._weights(task, tail, axis, image) for image in range(len(task.images))])
+        images = task.meter.each(range(len(task.images)))
+        weights = torch.stack([self._weights(task, tail, axis, image) for image in images])
         return (by_row(weights, activations) * activations).sum(1)
 
     def _weights(self, task: Task, tail: Replay, axis: int, image: int) -> Tensor:
@@ -147,7 +128,7 @@ class AblationCAM(Explainer):
         score = wide_enough(task.scores[image])
         drops = wide_enough(activations).new_zeros(len(activations))
         acting = activations.flatten(1).any(1).nonzero()[:, 0]
-        for some in torch.split(acting, self._channels_at_once(activations)):
+        for some in task.meter.each(torch.split(acting, self._channels_at_once(activations))):
             tried = activations.expand(len(some), *activations.shape).clone()
             tried[torch.arange(len(some), device=some.device), some] = 0
             output = tail.run(tried.movedim(1, axis), own.expand(len(some)))

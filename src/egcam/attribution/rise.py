@@ -8,14 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.averaging import check_samples
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common, check_count
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task, chunks
-from egcam.errors import MethodError
-from egcam.imageops import by_row, upsampled
+from egcam.attribution.task import Maps, Task, chunks
+from egcam.errors import MethodError, check_count
+from egcam.imageops import by_row, upsampled, wide_enough
 from egcam.models.class_scores import Score
 from egcam.rng import generator
 
@@ -73,18 +70,13 @@ class RISE(Explainer):
             raise MethodError(f"probability is the share of visible cells, above 0 and at most 1, not {probability!r}")
         self.samples, self.cells, self.probability, self.seed = samples, cells, probability, seed
 
-    @property
-    def passes(self) -> int:
-        """n + 1."""
-        return self.samples + 1
-
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
         images = task.images
         total = wide_enough(images[:, 0]).new_zeros(images[:, 0].shape)
         squares = torch.zeros_like(total)
         pairs = [(sample, row) for sample in range(self.samples) for row in range(len(images))]
-        for batch in chunks(pairs, task.batch_size):
+        for batch in task.meter.each(chunks(pairs, task.batch_size)):
             own = torch.tensor([row for _, row in batch], device="cpu")
             masks = {sample: self._mask(sample, total) for sample in dict.fromkeys(sample for sample, _ in batch)}
             shown = torch.stack([masks[sample] for sample, _ in batch])

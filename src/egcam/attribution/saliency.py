@@ -7,15 +7,14 @@ sums over colour channels.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Unpack
 
 from torch import nn
 
 from egcam.attribution.cam import GradientCAM
 from egcam.attribution.estimators import Estimator, Expected, Integrated, Smooth, Vanilla
+from egcam.attribution.explainer import Common
 from egcam.attribution.kernels import KernelLike
-from egcam.attribution.options import Common
 from egcam.attribution.paths import PathLike
 from egcam.attribution.references import ReferenceLike
 from egcam.attribution.registry import register
@@ -30,14 +29,6 @@ class _AtInput(GradientCAM):
 
     def __init__(self, model: nn.Module, gradient: Estimator, weighting: Weighting, **common: Unpack[Common]) -> None:
         super().__init__(model, None, gradient=gradient, weighting=weighting, **common)
-
-    @property
-    def passes(self) -> int:
-        """Those of the estimator without the difference's: up to the input there is nothing to pass through."""
-        gradient = self.gradient
-        return (
-            replace(gradient, difference="none") if isinstance(gradient, Expected | Integrated) else gradient
-        ).passes
 
 
 def _strength(signed: bool) -> Weighting:

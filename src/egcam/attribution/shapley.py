@@ -10,17 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.averaging import check_samples
-from egcam.attribution.explainer import Explainer
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.explanation import Completeness
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common, check_count
 from egcam.attribution.references import ReferenceLike, as_reference
+from egcam.attribution.regions import as_segments, superpixels
 from egcam.attribution.registry import register
-from egcam.attribution.segments import as_segments, superpixels
-from egcam.attribution.task import Task
-from egcam.errors import MethodError, require
-from egcam.imageops import in_double
+from egcam.attribution.task import Maps, Task
+from egcam.errors import MethodError, check_count, require
+from egcam.imageops import in_double, wide_enough
 from egcam.rng import generator
 
 Game = Callable[[Tensor], Tensor]
@@ -86,19 +83,13 @@ class SuperpixelShapley(Explainer):
         self.segments, self.samples, self.seed = segments, samples, seed
         self.reference = as_reference(reference, default="black", seed=seed)
 
-    @property
-    def passes(self) -> int:
-        """As many as there are samples at the most."""
-        return self.samples
-
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
-        task.meter.expect(-self.samples * len(task.images))
         reference = self.reference.for_images(task.images)
         covers = reference.draw(task.images, task.rows.tolist(), 0, self.seed).images
         parts = self._parts(task)
         maps, errors, rises = [], [], []
-        for row, labels in enumerate(parts):
+        for row, labels in enumerate(task.meter.each(parts.unbind())):
             labels = torch.unique(labels, return_inverse=True)[1]  # numbered without gaps
             area = labels.flatten().bincount().double().cpu()
             values, error, rise = self._values(self._game(task, row, covers[row], labels), len(area), task, row)
@@ -130,7 +121,7 @@ class SuperpixelShapley(Explainer):
 
         def scores(shown: Tensor) -> Tensor:
             found = []
-            for some in torch.split(shown, task.batch_size):
+            for some in task.meter.each(torch.split(shown, task.batch_size)):
                 points = torch.where(some.to(labels.device)[:, labels][:, None], image, cover)
                 found.append(in_double(task.scores_at(points, torch.full((len(some),), row, device="cpu"))))
             return torch.cat(found)
@@ -141,7 +132,6 @@ class SuperpixelShapley(Explainer):
         """(m,) Shapley values, (m,) standard errors, and the score's rise from the reference to the image."""
         full = in_double(task.scores[row])
         if 2**count <= self.samples:
-            task.meter.expect(2**count)
             shown = (torch.arange(2**count, device="cpu")[:, None] >> torch.arange(count, device="cpu")) % 2 == 1
             scores = torch.cat([game(shown[:-1]), full[None]])
             return exact_values(scores, count), torch.zeros(count, dtype=torch.float64, device="cpu"), full - scores[0]
@@ -151,13 +141,12 @@ class SuperpixelShapley(Explainer):
                 f"{count} superpixels need at least {4 * (count - 1) + 2} samples, two pairs of orders, and there are "
                 f"{self.samples}; take more samples or fewer segments"
             )
-        task.meter.expect(2 + pairs * 2 * (count - 1))
         empty = game(torch.zeros(1, count, dtype=torch.bool, device="cpu"))[0]
         source = generator(self.seed, "superpixel orders", count)
         found = []
-        for _ in range(pairs):
+        for _ in task.meter.each(range(pairs)):
             order = torch.randperm(count, generator=source, device="cpu")
-            both = [_added(game, turned, empty, full) for turned in (order, order.flip(0))]
+            both = [_added(game, turned, empty, full) for turned in task.meter.each((order, order.flip(0)))]
             found.append((both[0] + both[1]) / 2)
         sampled = torch.stack(found)
         return sampled.mean(0), sampled.std(0) / pairs**0.5, full - empty

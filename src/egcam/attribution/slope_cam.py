@@ -6,14 +6,12 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.options import Common, check_count
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
 from egcam.attribution.steps import drawn_for, steps_at
-from egcam.attribution.task import Task
-from egcam.errors import SamplingError
+from egcam.attribution.task import Maps, Task
+from egcam.errors import SamplingError, check_count
 from egcam.models.layers import Layer, inner_layer
 from egcam.models.trace import Trace
 
@@ -97,7 +95,7 @@ class SlopeCAM(Explainer):
     def _explain(self, task: Task) -> Maps:
         source = self.reference.for_images(task.images)
         drawn = drawn_for(task, source, self.samples, self.seed)
-        layers = [steps_at(task, point, drawn) for point in task.probe.points]
+        layers = [steps_at(task, point, drawn) for point in task.meter.each(task.probe.points)]
         return Maps(
             [steps.maps.mean(0, keepdim=True) for steps in layers],
             [_standard_error(steps.maps) for steps in layers] if len(drawn) > 1 else None,

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from egcam.attribution.explanation import Completeness
-from egcam.attribution.moments import wide_enough
 from egcam.attribution.references import Drawn, Reference
 from egcam.attribution.task import Task
 from egcam.errors import EgcamError
-from egcam.imageops import in_double
+from egcam.imageops import in_double, wide_enough
 from egcam.models.capture import Probe
 from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensors_in

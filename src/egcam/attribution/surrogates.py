@@ -9,15 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.averaging import check_samples
-from egcam.attribution.explainer import Explainer
-from egcam.attribution.maps import Maps
-from egcam.attribution.moments import wide_enough
-from egcam.attribution.options import Common, check_count
+from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.references import ReferenceLike, as_reference
 from egcam.attribution.registry import register
-from egcam.attribution.task import Task
-from egcam.errors import require
-from egcam.imageops import along, places, size_of
+from egcam.attribution.task import Maps, Task
+from egcam.errors import check_count, require
+from egcam.imageops import along, places, size_of, wide_enough
 from egcam.rng import OwnDraws
 
 
@@ -51,17 +48,12 @@ class _Surrogate(Explainer):
     def _attribution(self, score: Any) -> Any:
         """captum's object for a function from images to scores."""
 
-    @property
-    def passes(self) -> int:
-        """n + 1."""
-        return self.samples + 1
-
     def _explain(self, task: Task) -> Maps:
         task.first_pass()
         reference = self.reference.for_images(task.images)
         covers = reference.draw(task.images, task.rows.tolist(), 0, self.seed).images
         features = self._features(task.images)
-        maps = [self._map(task, row, covers[row, None], features) for row in range(len(task.images))]
+        maps = [self._map(task, row, covers[row, None], features) for row in task.meter.each(range(len(task.images)))]
         return Maps([torch.stack(maps)], None, reference.description)
 
     def _features(self, images: Tensor) -> Tensor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from egcam.attribution.explanation import Completeness
 from egcam.models.capture import ForwardPass, GradientPass, Probe
 from egcam.models.layers import LayerPoint
 from egcam.models.replay import Replay
@@ -19,35 +21,81 @@ Progress = Callable[[int, int], None]
 Item = TypeVar("Item")
 
 
-def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
     """`items` in runs of at most `size`.
 
-    >>> list(chunks([1, 2, 3], 2))
+    >>> chunks([1, 2, 3], 2)
     [[1, 2], [3]]
     """
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 class Meter:
-    """Counts forward passes (of one image each) and reports them; runs of what follows a layer are counted apart."""
+    """Counts what one call runs and says how far it is: loops within loops, each of a share of what is around it.
+
+    Args:
+        report: called with the runs made and the runs expected.
+
+    Attributes:
+        passes: forward passes of one image each.
+        tails: runs of what follows a layer, for one image each.
+
+    Example:
+        >>> meter = Meter(lambda made, expected: print(made, "of", expected))
+        >>> for image in meter.each("ab"):
+        ...     for mask in meter.each(range(2)):
+        ...         meter.add(5)
+        5 of 20
+        10 of 20
+        15 of 20
+        20 of 20
+    """
 
     def __init__(self, report: Progress | None = None) -> None:
-        self.done = 0
-        self.total = 0
-        self.tails = 0
+        self.passes = self.tails = 0
         self._report = report
-
-    def expect(self, passes: int) -> None:
-        """Say that this many passes lie ahead."""
-        self.total += passes
+        self._reported = 0.0
+        self._start, self._end = 0.0, 1.0
 
     def add(self, passes: int) -> None:
         """Say that this many passes were made."""
-        self.done += passes
-        self.total = max(self.total, self.done)
-        if self._report is not None:
-            self._report(self.done, self.total)
+        self.passes += passes
+
+    def each(self, items: Sequence[Item], start: float = 0.0, end: float = 1.0) -> Iterator[Item]:
+        """The items of a loop, which is all that is around it, or the part from `start` to `end`."""
+        whole = self._start, self._end
+        length = whole[1] - whole[0]
+        for number, item in enumerate(items):
+            places = (start + (end - start) * (number + done) / len(items) for done in (0, 1))
+            self._start, self._end = (whole[0] + length * place for place in places)
+            yield item
+            self._note(self._end)
+        self._start, self._end = whole
+
+    def _note(self, share: float) -> None:
+        runs = self.passes + self.tails
+        if self._report is not None and runs and share > self._reported:
+            self._reported = share
+            self._report(runs, round(runs / share))
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Maps before the ReLU.
+
+    Attributes:
+        maps: one (n, h, w) per layer.
+        errors: their standard errors, where they were sampled.
+        reference: what the references were.
+        completeness: both sides of the completeness equation, for estimators that have one.
+        inexact: why derivatives had to stand in for slopes, for methods that take slopes.
+    """
+
+    maps: list[Tensor]
+    errors: list[Tensor] | None = None
+    reference: str | None = None
+    completeness: Completeness | None = None
+    inexact: str | None = None
 
 
 class Task:

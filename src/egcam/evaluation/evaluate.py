@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from egcam.attribution import registry
 from egcam.attribution.explanation import Explanation
 from egcam.attribution.references import Normalisation
-from egcam.attribution.shared_options import options_for
+from egcam.attribution.registry import options_for
 from egcam.errors import InputError, MethodError
 from egcam.evaluation.failures import Failure, Fault, fault_of, report
 from egcam.evaluation.score import Score

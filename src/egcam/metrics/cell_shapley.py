@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
-from egcam.attribution.options import Common, is_whole
+from egcam.attribution.explainer import Common
 from egcam.attribution.task import Progress
-from egcam.errors import InputError
+from egcam.errors import InputError, is_whole
 from egcam.imageops import in_double
 from egcam.metrics.case import Case
 from egcam.metrics.inputs import check_positive

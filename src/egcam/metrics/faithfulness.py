@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from egcam.attribution.segments import as_segments, superpixels
+from egcam.attribution.regions import as_segments, superpixels
 from egcam.errors import InputError, check_known
 from egcam.imageops import Size, along, by_row, has_double, size_of, upsampled
 from egcam.metrics.baselines import Baseline

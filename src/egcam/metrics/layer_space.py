@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from egcam.attribution.cell_swaps import CellSwaps, play_with_cells
-from egcam.attribution.options import Common
+from egcam.attribution.explainer import Common
 from egcam.attribution.references import Normalisation, Reference, as_reference
 from egcam.errors import InputError
 from egcam.imageops import area_mean

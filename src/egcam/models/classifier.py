@@ -125,8 +125,7 @@ class Classifier:
             (1, torch.Size([8, 8]))
         """
         # Models import methods nowhere else: explaining photographs needs both.
-        from egcam.attribution.registry import create
-        from egcam.attribution.shared_options import options_for
+        from egcam.attribution.registry import create, options_for
 
         given = {name: value for name, value in options.items() if value is not None}
         known = options_for(method, self._known, given, self.preprocessing.normalisation)
@@ -143,8 +142,8 @@ class Classifier:
         return replace(found, preprocessing=self.preprocessing, crop=crop)
 
     def options_for(self, method: str, shared: Mapping[str, Any]) -> dict[str, Any]:
-        """Of options meant for several methods those this one takes; see `egcam.attribution.shared_options`."""
-        from egcam.attribution.shared_options import options_for
+        """Of options meant for several methods those this one takes; see `egcam.attribution.registry`."""
+        from egcam.attribution.registry import options_for
 
         given = {name: value for name, value in shared.items() if value is not None}
         return options_for(method, {**self._known, **given}, None, self.preprocessing.normalisation)

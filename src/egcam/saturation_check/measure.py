@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from egcam.attribution.options import is_whole
 from egcam.attribution.task import Meter, Progress, Task, chunks
-from egcam.errors import InputError, LayerError, TargetError, check_known
+from egcam.errors import InputError, LayerError, TargetError, check_known, is_whole
 from egcam.imageops import by_row, places
 from egcam.metrics.scoring import fitting_batch
 from egcam.models.capture import GradientPass, Probe
@@ -81,7 +80,7 @@ def saturation(
             row by row; pass what all images share as `egcam.shared(…)`.
         keywords: additional keyword inputs of the model, treated alike.
         batch_size: the most images in one pass; None is 8 on a CPU and 32 elsewhere.
-        progress: called with (passes done, passes expected).
+        progress: called with (passes made, passes expected).
 
     Example:
         >>> linear = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.Flatten(), nn.Linear(72, 3))
@@ -100,7 +99,6 @@ def saturation(
     start = _as_black(black, images)
     size = fitting_batch(batch_size, images.device)
     meter = Meter(progress)
-    meter.expect(len(images) * len(alphas))
     parts = []
     with untouched(network, images.device):
         check_rows(network, images, extra)
@@ -111,14 +109,14 @@ def saturation(
         if len(points) != 1:
             raise LayerError("saturation looks at one layer: pass one, and call it again for others")
         probe = Probe(network, points, extra, as_reshape(reshape))
-        for first in range(0, len(images), size):
+        for first in meter.each(range(0, len(images), size)):
             last = min(first + size, len(images))
             rows = torch.arange(first, last, device="cpu")
             task = Task(probe, images[first:last], rows, targets.part(first, last), size, meter, {})
             parts.append(_measured(task, start, alphas))
     cosine, logit, probability, gradient, agreement, labels = (torch.cat(kind) for kind in zip(*parts, strict=True))
     at = points[0].name
-    return Saturation(alphas, cosine, logit, probability, gradient, agreement, labels, at, spacing, meter.done)
+    return Saturation(alphas, cosine, logit, probability, gradient, agreement, labels, at, spacing, meter.passes)
 
 
 def scales(steps: int = 25, spacing: Spacing = "even", seed: int = 0) -> Tensor:
@@ -200,7 +198,7 @@ def _measured(task: Task, black: Tensor, alphas: Tensor) -> tuple[Tensor, ...]:
         for place, rows in enumerate(part):
             table.write(rows, torch.zeros_like(rows), *(value[[place] * len(rows)] for value in values))
     pairs = [(row, step) for row in range(count) for step in range(1, steps - 1)]
-    for batch in chunks(pairs, task.batch_size):
+    for batch in task.meter.each(chunks(pairs, task.batch_size)):
         image, step = torch.tensor(batch, device="cpu").T
         table.write(image, step, *table.read(task.gradients(scaled(task.images[image], black, alphas[step]), image)))
     return table.columns()

@@ -13,7 +13,7 @@ from torch import nn
 
 from egcam.attribution import references, registry
 from egcam.attribution.explainer import Explainer
-from egcam.attribution.shared_options import options_for
+from egcam.attribution.registry import options_for
 from egcam.errors import LayerError, near_misses
 from egcam.evaluation.failures import is_out_of_memory
 from egcam.models import zoo

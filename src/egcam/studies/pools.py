@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from egcam.attribution import references, registry
-from egcam.attribution.shared_options import starts_from_one_image
+from egcam.attribution.registry import starts_from_one_image
 from egcam.models.preprocessing import Preprocessing
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture

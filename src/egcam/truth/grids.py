@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.options import check_count
-from egcam.errors import InputError, TargetError
+from egcam.errors import InputError, TargetError, check_count
 from egcam.metrics.localization import share_inside
 from egcam.models.class_scores import class_scores
 from egcam.models.layer_output import Reshape

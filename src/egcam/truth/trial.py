@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from egcam.attribution.registry import create
-from egcam.attribution.shared_options import options_for
+from egcam.attribution.registry import create, options_for
 from egcam.errors import NonFiniteMapWarning, ZeroMapWarning
 from egcam.models.layer_output import Reshape
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from egcam.attribution.options import is_whole
-from egcam.errors import InputError
+from egcam.errors import InputError, is_whole
 from egcam.models.class_scores import class_scores
 from egcam.models.inputs import check_images
 from egcam.models.layer_output import Reshape

@@ -102,7 +102,7 @@ def explain(
 
 def _note_unused(method: str, options: Mapping[str, Any]) -> None:
     """Note which options the user set that the method ignores."""
-    from egcam.attribution.shared_options import ignored
+    from egcam.attribution.registry import ignored
 
     names = [f"--{name.replace('_', '-')}" for name in ignored(method, options) if name not in _QUIET]
     if names:
