@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +24,15 @@ def parts_in_order() -> list[str]:
         if re.match(r" {6}\S", line)
         for name in re.findall(r"\w+(?:\.py|/)", line.split("   ")[2] if line.startswith("      ") else line)
     ]
+
+
+def when_loaded(nodes: list[ast.stmt]) -> Iterator[ast.ImportFrom]:
+    """The imports that run when a module is loaded."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef) and "TYPE_CHECKING" not in ast.dump(node):
+            yield from when_loaded([inner for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.stmt)])
 
 
 def imported(file: Path) -> set[tuple[str, bool]]:
@@ -56,3 +67,19 @@ def test_nothing_imports_upwards() -> None:
             if own in order and order.get(other, -1) > order[own] and (own, other) not in ALLOWED:
                 upwards.append(f"{file.relative_to(SOURCE)} imports {other}")
     assert not upwards, "\n".join(sorted(set(upwards)))
+
+
+def test_no_chain_of_imports_is_longer_than_a_reader_can_follow() -> None:
+    files = {".".join(file.relative_to(SOURCE.parent).with_suffix("").parts): file for file in SOURCE.rglob("*.py")}
+    files = {name.removesuffix(".__init__"): file for name, file in files.items()}
+
+    @cache
+    def chain(module: str) -> tuple[str, ...]:
+        behind = set()
+        for node in when_loaded(ast.parse(files[module].read_text()).body):
+            for alias in node.names:
+                behind.update([name for name in (f"{node.module}.{alias.name}", node.module) if name in files][:1])
+        return module, *max((chain(name) for name in behind - {module}), key=len, default=())
+
+    longest = max(map(chain, files), key=len)
+    assert len(longest) <= 14, " > ".join(longest)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import egcam
-from egcam.models.capture import Layout
+from egcam.models.inputs import Layout
 from support.forms import along_images
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from egcam.attribution.explanation import Completeness, Explanation
+from egcam.attribution.registry import records
 from egcam.attribution.task import Maps, Meter, Progress, Task
 from egcam.errors import (
     EgcamError,
@@ -31,15 +32,15 @@ from egcam.errors import (
 )
 from egcam.imageops import Size, fused, fused_errors, size_of
 from egcam.models.black_box import BlackBox
-from egcam.models.capture import Layout, Probe
+from egcam.models.capture import Probe
 from egcam.models.class_names import Classes
 from egcam.models.class_scores import Score, check_score, known_classes
 from egcam.models.dimensions import dimensions_of
 from egcam.models.inputs import (
     ExtraInputs,
     FromList,
+    Layout,
     check_images,
-    check_rows,
     is_listed,
     plain_model,
     warn_if_channels_last,
@@ -47,7 +48,7 @@ from egcam.models.inputs import (
 )
 from egcam.models.layer_output import Reshape, are_tokens, as_reshape
 from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
-from egcam.models.model_errors import model_errors_explained
+from egcam.models.model_errors import check_rows, model_errors_explained
 from egcam.models.place_layers import place_layers
 from egcam.models.restore import add_hook, untouched
 from egcam.models.session import Session, session_of
@@ -511,8 +512,6 @@ def _check_black_box(name: str, by_scores: bool, layer: Layer) -> None:
     if layer not in (None, INPUT.name):
         raise LayerError(f"a black box has no layers to look into, so layer={layer!r} means nothing; leave it out")
     if not by_scores:
-        from egcam.attribution.registry import records  # which imports explainers
-
         able = [one.name for one in records() if getattr(one.factory, "by_scores", False)]
         raise ModelError(
             f"{name} needs a network's layers and gradients, and a black box has none; "

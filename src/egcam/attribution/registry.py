@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from inspect import Parameter, signature
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from torch import Tensor, nn
 
-from egcam.attribution.explainer import Common, Explainer
-from egcam.attribution.explanation import Explanation
 from egcam.attribution.references import Normalisation, Reference, ReferenceLike, as_reference
 from egcam.errors import MethodError, near_misses
-from egcam.models.targets import Target
 from egcam.registry import Registry
 
-Factory = Callable[..., Explainer]
+if TYPE_CHECKING:
+    from egcam.attribution.explainer import Explainer
+    from egcam.attribution.explanation import Explanation
+    from egcam.models.targets import Target
+
+Factory: TypeAlias = "Callable[..., Explainer]"
 Made = TypeVar("Made", bound=Factory)
 Group: TypeAlias = Literal["gradient", "gradient-free", "attention", "input", "control", "yours"]
 
@@ -75,14 +78,21 @@ class Method:
         found: dict[str, Any] = {}
         for parameter in signature(self.factory).parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
-                found.update((name, given.default) for name, given in _COMMON.items() if name not in found)
+                found.update((name, default) for name, default in _common().items() if name not in found)
             elif parameter.name != "model":
                 found[parameter.name] = parameter.default
         return found
 
 
-_COMMON = {name: given for name, given in signature(Explainer).parameters.items() if name in Common.__annotations__}
 _methods = Registry[Method]("method", MethodError)
+
+
+@cache
+def _common() -> dict[str, Any]:
+    """The options that all methods share, and their defaults."""
+    from egcam.attribution.explainer import Common, Explainer  # only here: to look a name up takes no networks
+
+    return {n: given.default for n, given in signature(Explainer).parameters.items() if n in Common.__annotations__}
 
 
 class Facts(TypedDict, total=False):

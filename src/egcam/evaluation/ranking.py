@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from egcam.evaluation.comparable import Values
-from egcam.evaluation.score import Whole
 from egcam.evaluation.stats import averaged_ranks, intervals, is_compared, significant
-from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
+
+if TYPE_CHECKING:
+    from egcam.evaluation.comparable import Values
+    from egcam.evaluation.score import Whole
+    from egcam.evaluation.table import Table
 
 
 @dataclass(frozen=True)

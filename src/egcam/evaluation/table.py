@@ -17,13 +17,14 @@ from egcam.evaluation.comparable import Comparable, Values, comparable
 from egcam.evaluation.printing import means_over, missing, score_table
 from egcam.evaluation.score import Coded, Score, Scores
 from egcam.evaluation.stats import baseline_of, means, summarised
-from egcam.metrics.perturb import Curve
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.tables import as_latex, as_markdown, as_rich
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
+
+    from egcam.metrics.perturb import Curve
 
 _SUMMARY = (
     *("metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),

@@ -6,6 +6,9 @@ figures.save(figure, "grid.png", "grid.svg")
 
 Every function returns a matplotlib figure that fits a column (3.3 in) or a page (6.9 in) of a paper with letters of 7
 points or more, in perceptually uniform colours. pyplot and its settings are neither used nor changed.
+
+One module for each kind (`…_panels`, `method_grids`) on `sheet`, `style`, `ticks` and `page`. May use explanations,
+metrics, evaluation's tables and drawing; reports of studies and the page show them.
 """
 
 from egcam.evaluation.ranking import MeanRank

@@ -23,8 +23,9 @@ from egcam.metrics.undefined import Causes
 from egcam.models.class_names import Classes, as_class_names
 from egcam.models.class_scores import Score, known_classes
 from egcam.models.dimensions import dimensions_of
-from egcam.models.inputs import ExtraInputs, FromList, check_rows, is_listed
+from egcam.models.inputs import ExtraInputs, FromList, is_listed
 from egcam.models.layer_output import Reshape
+from egcam.models.model_errors import check_rows
 from egcam.models.targets import Target, of_images
 
 T = TypeVar("T")

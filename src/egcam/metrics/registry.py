@@ -9,19 +9,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from torch import Tensor, nn
 
-from egcam.attribution.references import Normalisation
 from egcam.errors import EgcamError, check_known, near_misses
-from egcam.metrics.case import Case
-from egcam.metrics.explaining import Explainer
-from egcam.metrics.inputs import Maps
 from egcam.metrics.undefined import settle
-from egcam.models.class_names import Classes
-from egcam.models.targets import Target
 from egcam.registry import Registry
+
+if TYPE_CHECKING:
+    from egcam.attribution.references import Normalisation
+    from egcam.metrics.case import Case
+    from egcam.metrics.explaining import Explainer
+    from egcam.metrics.inputs import Maps
+    from egcam.models.class_names import Classes
+    from egcam.models.targets import Target
 
 Group: TypeAlias = Literal[
     "faithfulness", "robustness", "complexity", "localization", "confidence", "sanity", "efficiency"
@@ -109,6 +111,12 @@ class OfModel(TypedDict, total=False):
     normalisation: Normalisation | None
 
 
+def _case(*given: Any, **more: Any) -> Case:
+    from egcam.metrics.case import Case  # only here, so that who looks up a metric's name needs no networks
+
+    return Case(*given, **more)
+
+
 class MapMetric(Metric):
     """A metric of maps alone."""
 
@@ -116,7 +124,7 @@ class MapMetric(Metric):
 
     def __call__(self, heatmaps: Maps) -> Tensor:
         """(N,) the scores of (N, H, W) maps, or of an explanation."""
-        return self.of(Case(heatmaps=heatmaps))
+        return self.of(_case(heatmaps=heatmaps))
 
 
 class MaskMetric(Metric):
@@ -131,7 +139,7 @@ class MaskMetric(Metric):
             heatmaps: the maps.
             masks: (N, H, W) booleans, whole numbers, or floats cut at one half.
         """
-        return self.of(Case(heatmaps=heatmaps, masks=masks))
+        return self.of(_case(heatmaps=heatmaps, masks=masks))
 
 
 class ModelMetric(Metric):
@@ -151,7 +159,7 @@ class ModelMetric(Metric):
             target: the explained classes; None is the explanation's own, and the prediction for maps alone.
             more: batch_size, inputs, keywords, classes, dimensions, normalisation: see `Case`.
         """
-        return self.of(Case(model, images, heatmaps, target, **more))
+        return self.of(_case(model, images, heatmaps, target, **more))
 
 
 class ExplainerMetric(Metric):
@@ -180,7 +188,7 @@ class ExplainerMetric(Metric):
             heatmaps: the explainer's maps of the images if you have them already.
             more: batch_size, inputs, keywords, classes, dimensions, normalisation: see `Case`.
         """
-        return self.of(Case(model, images, heatmaps, target, explainer=explainer, **more))
+        return self.of(_case(model, images, heatmaps, target, explainer=explainer, **more))
 
 
 M = TypeVar("M", bound=type[Metric])

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from egcam.errors import TargetError
 from egcam.imageops import size_of
 from egcam.metrics.inputs import check_positive, chunks
-from egcam.models.capture import Layout
 from egcam.models.class_scores import Score, class_scores, known_classes
-from egcam.models.inputs import ExtraInputs
+from egcam.models.inputs import ExtraInputs, Layout
 from egcam.models.restore import untouched
 from egcam.models.targets import Setting, Target, Targets, image_part
 

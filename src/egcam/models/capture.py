@@ -12,48 +12,21 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from egcam.errors import LayerError, ModelError
-from egcam.models.inputs import ExtraInputs
+from egcam.models.inputs import ExtraInputs, Layout
 from egcam.models.layer_output import Reader, Reshape
-from egcam.models.layers import LayerPoint
 from egcam.models.nested import mapped_tensors, tensor_in, with_first_tensor
 from egcam.models.restore import add_hook
-from egcam.models.slopes import Recording, SlopeGraph
 from egcam.models.trace import Trace, dry_run
 
-Result = TypeVar("Result")
-
-
-class Layout:
-    """Tries the fast layout on a model's many passes, and remembers when the model does not take it."""
-
-    def __init__(self) -> None:
-        self.fast = True
-
-    def run(self, images: Tensor, call: Callable[[torch.memory_format], Result]) -> Result:
-        """`call` with the memory format the copies of `images` it feeds to the model shall have."""
-        if self.fast and _is_worth_it(images):
-            try:
-                return call(torch.channels_last)
-            except RuntimeError as error:
-                if not _is_about_layout(error):
-                    raise
-                self.fast = False
-        return call(torch.preserve_format)
-
-
-def _is_about_layout(error: RuntimeError) -> bool:
-    return any(word in str(error) for word in ("view size", "stride", "contiguous", "memory format", "channels_last"))
-
-
-def _is_worth_it(images: Tensor) -> bool:
-    on_cpu = images.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return on_cpu and images.dtype == torch.float32 and images.ndim == 4 and images.is_contiguous()
+if TYPE_CHECKING:
+    from egcam.models.layers import LayerPoint
+    from egcam.models.slopes import Recording, SlopeGraph
 
 
 @dataclass(frozen=True)

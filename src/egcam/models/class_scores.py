@@ -17,7 +17,8 @@ from egcam.models.class_names import Classes, as_class_names
 
 Score: TypeAlias = Literal["logit", "probability", "sigmoid"]
 SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
-TENSOR_KEYS = tuple("logits logits_per_image logit out output outputs scores pred preds prediction".split())
+_LOGITS = ("logits", "logits_per_image", "logit")
+TENSOR_KEYS = (*_LOGITS, "out", "output", "outputs", "scores", "pred", "preds", "prediction")
 _WITH_CLASSES = re.compile("Classification|ObjectDetection|Segmentation")
 
 

@@ -15,8 +15,8 @@ from egcam.models.class_scores import known_classes
 from egcam.models.classifier import Classifier
 from egcam.models.inputs import FromList
 from egcam.models.preprocessing import Preprocessing
-from egcam.models.weights import fill, of_torchvision, read_state
-from egcam.models.zoo import RANDOM, device_called, own_network
+from egcam.models.weights import RANDOM, fill, of_torchvision, read_state
+from egcam.models.zoo import device_called, own_network
 
 Kind: TypeAlias = Literal["detection", "segmentation"]
 

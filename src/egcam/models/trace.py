@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -25,9 +25,11 @@ from egcam.models.dependence import CallKey, Influence, Ways
 from egcam.models.inputs import ExtraInputs
 from egcam.models.layer_output import axis_of_module, axis_of_shape, convolution_dimensions, fits, token_grid
 from egcam.models.nested import tensor_in, tensors_in
-from egcam.models.place_check import Axis, Grid
 from egcam.models.restore import add_hook, untouched
-from egcam.models.targets import Places
+
+if TYPE_CHECKING:
+    from egcam.models.place_check import Axis, Grid
+    from egcam.models.targets import Places
 
 # A recurrent layer, too, has at every place what it makes of all places before.
 _POOLING = re.compile(r"(Adaptive|Global)\w*Pool|(Attention|Attn)\w*Pool|^(LSTM|GRU|RNN)$", re.IGNORECASE)

@@ -23,6 +23,7 @@ from egcam.rng import OwnDraws
 
 Made = TypeVar("Made")
 
+RANDOM = "random"  # in place of a file: the same untrained weights every time
 _CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")

@@ -25,6 +25,7 @@ from egcam.models.hugging_face import hugging_face, is_folder
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.python_files import import_file
 from egcam.models.weights import (
+    RANDOM,
     downloaded,
     fill,
     no_vain_retries,
@@ -38,7 +39,6 @@ from egcam.models.weights import (
 __all__ = ["Classifier", "Preprocessing", "imagenet_classes", "load", "load_for_photographs", "models"]
 
 EMBEDDED = "efficientnet-lite0"
-RANDOM = "random"
 _IN_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 # The TensorFlow release of EfficientNet-Lite was trained on (pixel - 127) / 128, which is nearly [-1, 1].

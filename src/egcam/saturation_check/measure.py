@@ -17,9 +17,10 @@ from egcam.models.capture import GradientPass, Probe
 from egcam.models.class_names import Classes
 from egcam.models.class_scores import by_class, class_scores, known_classes, probabilities
 from egcam.models.dimensions import dimensions_of
-from egcam.models.inputs import ExtraInputs, check_images, check_rows, plain_model
+from egcam.models.inputs import ExtraInputs, check_images, plain_model
 from egcam.models.layer_output import Reshape, as_reshape
 from egcam.models.layers import BY_WORD, is_word, resolve
+from egcam.models.model_errors import check_rows
 from egcam.models.restore import untouched
 from egcam.models.targets import Target, Targets
 from egcam.models.trace import dry_run

@@ -4,6 +4,11 @@ from egcam import studies
 results = studies.run_study("study.toml", "results/")
 print(results.tables["vgg16"].to_markdown())
 studies.write_report("results/", "report/")
+
+`specs`, `config` and `presets` say what a study is; `datasets` opens its images; `plan` lists its units, `worker` does
+one, `engines` say where; `store` keeps them through any interruption; `results` and `report` read them.
+
+May use all above it: networks by name, methods, metrics, evaluation, figures, pages. The command runs it.
 """
 
 from __future__ import annotations

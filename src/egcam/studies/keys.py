@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from egcam.models.zoo import RANDOM
+from egcam.models.weights import RANDOM
 from egcam.studies.datasets.dataset import Dataset, Picture
 from egcam.studies.plugins import plugin_checksum
 from egcam.studies.specs import MethodSpec, ModelSpec, Study, is_path

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from egcam.attribution.references import MADE_BY_NAME
 from egcam.errors import MissingExtraError, near_misses
-from egcam.models.zoo import RANDOM
+from egcam.models.weights import RANDOM
 
 try:
     from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, WrapValidator

@@ -2,6 +2,8 @@
 
 Each is a small object for `target=`, on its own for all images or in a list with one for each. It reads the number to
 explain from one image's part of the model's output, in each sample.
+
+May use models, which find class scores in an output and hand every target its image's part.
 """
 
 from __future__ import annotations

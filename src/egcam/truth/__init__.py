@@ -1,6 +1,10 @@
 """Tests whose answer is known: networks and images made so that what decides is no matter of opinion.
 
-`egcam truth` runs them all; each is also here by itself, for networks of your own where that makes sense.
+`egcam truth` runs them all (`suite`); each is also here by itself, for networks of your own where that makes sense:
+images with something planted (`planted`), grids and cut networks (`grids`, `walls`, `cut`), shapes of known parts
+(`shapes`), single units (`units`), a map that answers for another class (`next_class`).
+
+May use methods, metrics, models and figures, as any user would; the command, and studies of planted images, use it.
 """
 
 from __future__ import annotations

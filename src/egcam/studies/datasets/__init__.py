@@ -1,6 +1,8 @@
 """Images with what is known of them: labels, masks, boxes.
 
 A data set is one module of this folder: a function below `@register_dataset(kind)` that opens it.
+
+May use files, pictures and the images of truth tests, and runs no network. Plans and workers of studies use it.
 """
 
 from __future__ import annotations

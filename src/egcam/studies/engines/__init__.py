@@ -1,4 +1,8 @@
-"""Where the units of a study are worked on: on this machine, on a Ray cluster, or on an engine of your own."""
+"""Where the units of a study are worked on: on this machine, on a Ray cluster, or on an engine of your own.
+
+An engine takes jobs and hands results back; it knows nothing of images, methods or metrics.
+The runner of a study uses it.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,9 @@ from egcam.figures.sheet import Sheet, name_rows
 from egcam.figures.ticks import number
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.formatting import metric_label
-from egcam.studies.report.view import ModelSection, Report
+
+if TYPE_CHECKING:
+    from egcam.studies.report.view import ModelSection, Report
 
 # Inches.
 _LONGEST_NAME = 1.55

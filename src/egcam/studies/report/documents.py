@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from egcam.evaluation.printing import means_over
 from egcam.metrics.registry import metric as metric_called
@@ -11,7 +11,9 @@ from egcam.pages import render
 from egcam.studies.report import tables
 from egcam.studies.report.figures import Drawing, classes_of
 from egcam.studies.report.formatting import better, key, label_part, metric_label
-from egcam.studies.report.view import Report
+
+if TYPE_CHECKING:
+    from egcam.studies.report.view import Report
 
 
 def document(

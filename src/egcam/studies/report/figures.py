@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from matplotlib.figure import Figure
 from PIL import Image
 
 from egcam.drawing.overlays import Tile, grid
 from egcam.evaluation.numbers import counted
-from egcam.evaluation.ranking import Ranking
 from egcam.figures import perturbation_curves, rank_plot, style
 from egcam.figures.page import encoded
 from egcam.studies.report.differences import differences_figure
 from egcam.studies.report.formatting import listed
-from egcam.studies.report.view import Example, ModelSection, Report
+
+if TYPE_CHECKING:
+    from egcam.evaluation.ranking import Ranking
+    from egcam.studies.report.view import Example, ModelSection, Report
 
 Kind = Literal["ranks", "curves", "differences", "examples"]
 

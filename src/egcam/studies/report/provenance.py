@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from egcam.attribution.references import by_name
 from egcam.evaluation import printing
 from egcam.evaluation.numbers import counted
-from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.escaping import one_line
 from egcam.studies.manifest import ModelRecord
 from egcam.studies.report.class_names import is_own
 from egcam.studies.report.formatting import listed, method_labels, metric_label
-from egcam.studies.results import Results
-from egcam.studies.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from egcam.evaluation.table import Table
+    from egcam.studies.results import Results
+    from egcam.studies.specs import ModelSpec
 
 RANDOM = "random"
 

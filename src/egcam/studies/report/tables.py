@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from egcam.attribution.registry import is_control
-from egcam.evaluation.comparable import Values
 from egcam.evaluation.printing import score_table
 from egcam.evaluation.stats import Line, agreement_of_metrics
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages import Cell, Column, TextTable
 from egcam.studies.report.formatting import better, difference_of, metric_label, spread
-from egcam.studies.report.view import ModelSection, Report
+
+if TYPE_CHECKING:
+    from egcam.evaluation.comparable import Values
+    from egcam.studies.report.view import ModelSection, Report
 
 _MOST_COLUMNS = 8
 

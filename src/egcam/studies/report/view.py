@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,9 +16,7 @@ from egcam.drawing.palette import checked_sharpness
 from egcam.evaluation.comparable import Values, comparable
 from egcam.evaluation.ranking import Ranking, mean_ranks
 from egcam.evaluation.stats import Summary, baseline_of, intervals, means, reliability, summarised
-from egcam.evaluation.table import Table
 from egcam.figures.curve_panels import MeanCurve
-from egcam.figures.style import LineStyle
 from egcam.imageops import heatmaps
 from egcam.metrics.registry import metric as metric_called
 from egcam.progress import Progress, piece_of
@@ -27,6 +26,10 @@ from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
 from egcam.studies.report.interpretation import Interpretation, caution, interpret, sentences, statement
 from egcam.studies.results import Results, ResultsError
+
+if TYPE_CHECKING:
+    from egcam.evaluation.table import Table
+    from egcam.figures.style import LineStyle
 
 CURVES = ("insertion", "deletion")
 
