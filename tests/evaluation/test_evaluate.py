@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import egcam
 from egcam import metrics
@@ -12,6 +13,8 @@ from egcam.errors import EgcamError, InputError, MethodError
 from egcam.evaluation.evaluate import evaluate
 from egcam.evaluation.score import Score
 from egcam.evaluation.table import Table
+from egcam.models.classifier import Classifier
+from egcam.models.preprocessing import Preprocessing
 from metrics.conftest import Counting, make_scene, measured
 
 
@@ -160,8 +163,9 @@ def test_a_baseline_that_draws_is_drawn_for_each_map(scene):
     assert drawn == [3] * len(METHODS)
 
 
-def test_curves_are_kept_where_asked_for(scene):
-    table = evaluate(scene.model, scene.images, {"m": bright}, ["insertion-deletion"], curves=True, image_names="abc")
+def test_curves_are_kept_under_the_names_of_the_images(scene):
+    named = dict(zip("abc", scene.images, strict=True))
+    table = evaluate(scene.model, named, {"m": bright}, ["insertion-deletion"])
     assert list(table.curves) == [("m", "insertion"), ("m", "deletion")]
     maps = bright(scene.images, None)
     for metric, whole in (
@@ -173,7 +177,6 @@ def test_curves_are_kept_where_asked_for(scene):
         for image, name in enumerate("abc"):
             torch.testing.assert_close(kept[name].scores, whole.scores[image])
             torch.testing.assert_close(kept[name].fractions, whole.fractions[image])
-    assert not evaluate(scene.model, scene.images, {"m": bright}, ["insertion"]).curves
 
 
 def test_a_method_that_fails_leaves_the_others_alone(scene):
@@ -199,7 +202,7 @@ def test_an_image_that_fails_leaves_the_others_alone(scene):
         return bright(images, target)
 
     names = ["sparseness", "deletion", "sufficiency", "max-sensitivity"]
-    table = evaluate(scene.model, scene.images, {"picky": picky}, names, image_names=["a", "b", "c"])
+    table = evaluate(scene.model, dict(zip("abc", scene.images, strict=True)), {"picky": picky}, names)
     whole = evaluate(scene.model, scene.images, {"picky": bright}, names)
     for name in names:
         found = values(table, "picky", name)
@@ -254,6 +257,36 @@ def test_defaults_are_the_papers_metrics(scene):
     assert len(named) == 20  # nineteen estimators and the running time
 
 
+def test_a_classifier_brings_its_classes_its_layer_and_its_normalisation(scene):
+    seen = Preprocessing((12, 12), 12, mean=(0.3, 0.4, 0.5), std=(0.2, 0.3, 0.4))
+    model = scene.model.float()
+    classifier = Classifier(model, "pets", ["cat", "dog", "hen", "owl"], seen, layer="2")
+    photos = [Image.fromarray((60 * one).byte().permute(1, 2, 0).numpy()) for one in scene.images.abs()]
+    names = ["deletion", "pixel-flipping"]
+    said = {"method_options": {"occlusion": {"window": 4}}, "target": "hen"}
+    found = evaluate(classifier, dict(zip("abc", photos, strict=True)), ["hires-cam", "occlusion"], names, **said)
+    plain = evaluate(
+        model,
+        torch.stack([seen(photo) for photo in photos]),
+        ["hires-cam", "occlusion"],
+        names,
+        layer="2",
+        classes=classifier.classes,
+        normalisation=seen.normalisation,
+        **said,
+    )
+    assert found.assumed is None
+    assert found.frame["image"].unique().tolist() == ["a", "b", "c"]
+    for method in found.methods:
+        torch.testing.assert_close(found.maps[method], plain.maps[method])
+        for name in names:
+            torch.testing.assert_close(values(found, method, name), values(plain, method, name))
+    other = evaluate(
+        scene.model, torch.stack([seen(photo) for photo in photos]), ["occlusion"], names, **said | {"target": 2}
+    )
+    assert not torch.equal(values(found, "occlusion", "pixel-flipping"), values(other, "occlusion", "pixel-flipping"))
+
+
 WRONG = {
     "unknown method": lambda s: evaluate(s.model, s.images, ["grad-cma"], ["sparseness"]),
     "no methods": lambda s: evaluate(s.model, s.images, [], ["sparseness"]),
@@ -271,7 +304,8 @@ WRONG = {
     "options for a metric not asked for": lambda s: evaluate(
         s.model, s.images, METHODS, ["deletion"], metric_options={"insertion": {"step": 3}}
     ),
-    "too few names": lambda s: evaluate(s.model, s.images, METHODS, ["deletion"], image_names=["a"]),
+    "an option that nothing takes": lambda s: evaluate(s.model, s.images, ["grad-cam"], ["deletion"], lyaer="4"),
+    "photographs of no network": lambda s: evaluate(s.model, {"a": Image.new("RGB", (9, 9))}, METHODS, ["deletion"]),
     "unknown class": lambda s: evaluate(s.model, s.images, METHODS, ["deletion"], target=99),
 }
 

@@ -95,11 +95,8 @@ def test_the_map_of_a_perturbed_image_is_made_with_the_images_own_input() -> Non
         metrics.Case(seeded(Scaled), images, explainer=explain, inputs=(SCALE,), **common),
         metrics.Case(seeded(Plain), images, explainer=lambda some, target: some.sum(1), **common),
     )
-    noise = metrics.Noise("uniform", -0.2, 0.2)
-    found, plain = (
-        case.run(lambda case=case: case.perturbed("distances", noise, 4, 4, seed=0, exact_zeros=False))
-        for case in cases
-    )
+    copies = metrics.Copies(metrics.Noise("uniform", -0.2, 0.2), seed=0)
+    found, plain = (case.run(lambda case=case: case.perturbed(copies, 4, 4)) for case in cases)
     torch.testing.assert_close(found.map_change, plain.map_change * SCALE.abs()[:, None])
     torch.testing.assert_close(found.output_change, plain.output_change * SCALE.abs()[:, None])
     assert all(len(scale) <= 2 for scale in seen)

@@ -6,32 +6,34 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from time import perf_counter
 from typing import Any
 
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from egcam.attribution import registry
 from egcam.attribution.explanation import Explanation
 from egcam.attribution.references import Normalisation
 from egcam.attribution.registry import options_for
-from egcam.errors import InputError, MethodError
+from egcam.errors import InputError, MethodError, near_misses
 from egcam.evaluation.failures import Failure, Fault, fault_of, report
 from egcam.evaluation.score import Score
 from egcam.evaluation.table import Table
 from egcam.imageops import size_of, upsampled
 from egcam.metrics.case import AtLayer, Case
 from egcam.metrics.explaining import Explainer, made_by, maps_in
-from egcam.metrics.inputs import as_masks, chunks
+from egcam.metrics.inputs import as_masks, as_tensor, chunks
 from egcam.metrics.perturb import Curve
-from egcam.metrics.registry import Metric, MetricError, Protocol, metric, records
+from egcam.metrics.registry import Metric, MetricError, OfModel, Protocol, metric, records
 from egcam.metrics.timing import synchronise
 from egcam.metrics.undefined import Causes, causes_collected
-from egcam.models.class_names import Classes
+from egcam.models.classifier import Classifier
+from egcam.models.inputs import stacked
 from egcam.models.layer_output import Reshape
 from egcam.models.targets import Target, of_images
 
@@ -41,29 +43,19 @@ Maker = Callable[[nn.Module], Explainer]
 
 
 def evaluate(
-    model: nn.Module,
+    model: nn.Module | Classifier,
     images: Any,
     methods: Sequence[Method] | Mapping[str, Method],
     metrics: Sequence[str] | None = None,
     target: Target = None,
     masks: Any = None,
-    reference: Any = None,
-    seed: int = 0,
     *,
+    seed: int = 0,
     protocol: Protocol = "default",
-    layer: Any = None,
-    reshape: Reshape | None = None,
-    classes: Classes | None = None,
-    inputs: Sequence[Any] = (),
-    keywords: Mapping[str, Any] | None = None,
     method_options: Mapping[str, Options] | None = None,
     metric_options: Mapping[str, Options] | None = None,
-    image_names: Sequence[str] | None = None,
-    batch_size: int | None = None,
-    curves: bool = False,
     progress: Callable[[str], None] | None = None,
-    dimensions: int | None = None,
-    normalisation: Normalisation | None = None,
+    **options: Any,
 ) -> Table:
     """Score methods on images with metrics, and tabulate.
 
@@ -75,33 +67,27 @@ def evaluate(
     turn the warning into an error.
 
     Args:
-        model: the classifier.
-        images: (N, C, H, W), preprocessed as the model expects; a list of images for a model that takes lists.
+        model: the classifier. With an `egcam.zoo.Classifier` come its class names, its layer for methods by name, and
+            how its images are normalised, for what is black, white or a photograph; otherwise each image's values
+            decide that, and `Table.assumed` says how for metrics.
+        images: (N, C, H, W), preprocessed as the model expects; a list of images for a model that takes lists;
+            photographs, for a `Classifier`. Or a mapping from the names in the table to images; otherwise these are
+            their numbers.
         methods: names of registered methods, explainers, or callables (images, target) -> maps; or a mapping from the
             names in the table to any of these.
         metrics: names of metrics; None is all of the paper's that the inputs allow.
         target: the classes to explain, or `egcam.targets`, one or one per image; None is the prediction.
         masks: (N, H, W) masks of the objects, for localization.
-        reference: what the named methods that take one compare images with. One that starts from a single image, such
-            as black, keeps it where a collection of images is given.
         seed: for methods by name and for metrics.
         protocol: "default", or "paper" for the paper's conventions in metrics.
-        layer: for methods by name that take one.
-        reshape: how that layer's output becomes (N, channels, height, width), if it is not; see `egcam.Explainer`.
-        classes: the class names, for targets by name; models that carry names need none.
-        inputs: additional positional inputs of the model: tensors with N rows go with the images row by row; pass what
-            all images share as `egcam.shared(…)`. A callable among the methods is then called with
-            (images, target, inputs=…, keywords=…).
-        keywords: additional keyword inputs of the model, treated alike.
         method_options: more options of methods by name, by method.
         metric_options: options of metrics, by metric.
-        image_names: names of the images in the table; by default their numbers.
-        batch_size: the most images in one pass or explained at once; None is 8 on a CPU and 32 elsewhere.
-        curves: keep the insertion and deletion curves in `Table.curves`.
         progress: called with a line when a method begins a metric.
-        dimensions: 1 for signals, 2 for images, 3 for volumes and video; None is inferred from the model.
-        normalisation: the images' mean and standard deviation, for what is black, white or a photograph to methods by
-            name and metrics; None lets each image's values decide, and `Table.assumed` says how for metrics.
+        options: of the model and its images: batch_size, inputs, keywords, classes, dimensions, normalisation, see
+            `egcam.metrics.Case`. All others are for those of the methods by name that take them: layer, reference,
+            samples, reshape, …; a method that starts from a single image, such as black, keeps it where `reference` is
+            a collection. With further inputs, a callable among the methods is called with
+            (images, target, inputs=…, keywords=…).
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
@@ -109,43 +95,55 @@ def evaluate(
         >>> table.frame.shape
         (8, 5)
     """
-    of_model: dict[str, Any] = {"inputs": inputs, "keywords": keywords, "classes": classes, "dimensions": dimensions}
-    of_model |= {"batch_size": batch_size, "normalisation": normalisation}
-    case = Case(model, images, target=target, masks=masks, **of_model)
+    network = model.model if isinstance(model, Classifier) else model
+    of_model = {name: options.pop(name) for name in OfModel.__annotations__ if name in options}
+    shared = {"seed": seed, **options}
+    if isinstance(model, Classifier):
+        of_model = {"classes": model.classes, "normalisation": model.preprocessing.normalisation, **of_model}
+        shared = {"layer": model.layer, **shared}
+    case = Case(network, _as_batch(model, images), target=target, masks=masks, **of_model)
     chosen = _with_options(_chosen_metrics(metrics, masks), seed, protocol, metric_options or {})
-    labels = list(image_names) if image_names is not None else list(range(len(case.images)))
-    if len(labels) != len(case.images):
-        raise InputError(f"{len(labels)} image names for {len(case.images)} image(s)")
+    labels = list(images) if isinstance(images, Mapping) else list(range(len(case.images)))
     found = _named(methods)
     for method in found.values():
         _check_method(method)
+    _check_options(options, found.values())
     # A wrong class or mask is a mistake in the call, not a metric that fails.
     case.run(lambda: case.classes)
     if masks is not None:
         as_masks(masks, case.images[:, 0])
-    common = {
-        "reference": reference,
-        "layer": layer,
-        "reshape": reshape,
-        "classes": classes,
-        "seed": seed,
-        "dimensions": dimensions,
-    }
+    shared |= {name: of_model[name] for name in ("classes", "dimensions") if name in of_model}
     rows: list[Score] = []
     failures: list[Failure] = []
-    kept: dict[tuple[str, str], Mapping[int | str, Curve]] = {}
+    curves: dict[tuple[str, str], Mapping[int | str, Curve]] = {}
     maps: dict[str, Tensor] = {}
     for name, method in found.items():
-        maker = _maker(method, common, (method_options or {}).get(name, {}), normalisation)
+        maker = _maker(method, shared, (method_options or {}).get(name, {}), case.normalisation)
         measured = measure(case, name, maker, chosen, labels, progress or _silent, by_name=isinstance(method, str))
         rows += measured.rows
         failures += measured.failures
         if measured.maps is not None:
             maps[name] = measured.maps
-        if curves:
-            kept |= {(name, key): of_metric for key, of_metric in measured.curves.items()}
+        curves |= {(name, key): of_metric for key, of_metric in measured.curves.items()}
     report(failures)
-    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), kept, maps, case.assumed)
+    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), curves, maps, case.assumed)
+
+
+def _as_batch(model: nn.Module | Classifier, images: Any) -> Any:
+    """Tensors as they are, photographs as their network takes them."""
+    listed = list(images.values()) if isinstance(images, Mapping) else images
+    if isinstance(model, Classifier) and isinstance(listed, list) and any(isinstance(one, Image) for one in listed):
+        return torch.cat([model.images(photo) for photo in listed])
+    return stacked([as_tensor(one, "an image") for one in listed]) if isinstance(images, Mapping) else images
+
+
+def _check_options(options: Options, methods: Iterable[Method]) -> None:
+    """An option that nothing takes is a mistake, too."""
+    taken = {name for method in methods if isinstance(method, str) for name in registry.takes(method)}
+    for name in options:
+        if name not in taken:
+            known = sorted(taken | set(OfModel.__annotations__))
+            raise MethodError(f"no method here takes the option {name!r}; {near_misses(name, known)}")
 
 
 def _silent(text: str) -> None:
@@ -210,13 +208,13 @@ def _check_method(method: Method) -> None:
         raise MethodError(f"a method is a name or a callable (images, target) -> maps, not {type(method).__name__}")
 
 
-def _maker(method: Method, common: Options, options: Options, normalisation: Normalisation | None) -> Maker:
+def _maker(method: Method, shared: Options, options: Options, normalisation: Normalisation | None) -> Maker:
     """Makes the explainer for a model; one that is there already is of its own model, whatever the other."""
 
     def make(model: nn.Module) -> Explainer:
         if not isinstance(method, str):
             return method
-        return registry.create(method, model, **options_for(method, common, options, normalisation))
+        return registry.create(method, model, **options_for(method, shared, options, normalisation))
 
     return make
 

@@ -44,6 +44,7 @@ from egcam.metrics.localization import RelevanceRankAccuracy as RelevanceRankAcc
 from egcam.metrics.localization import TopKIntersection as TopKIntersection
 from egcam.metrics.noise import Noise as Noise
 from egcam.metrics.perturb import Curve as Curve
+from egcam.metrics.perturbed import Copies as Copies
 from egcam.metrics.perturbed import Perturbed as Perturbed
 from egcam.metrics.registry import ExplainerMetric as ExplainerMetric
 from egcam.metrics.registry import MapMetric as MapMetric

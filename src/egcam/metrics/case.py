@@ -435,9 +435,13 @@ def _there(value: T | None, what: str) -> T:
 
 def _shareable(key: Hashable) -> Hashable:
     """A key of numbers, texts and the like; for anything else, a tensor or a function, one that equals no other."""
-    parts = key if isinstance(key, tuple) else (key,)
-    plain = all(isinstance(part, str | int | float | None | Copies) for part in parts)
-    return key if plain else object()
+    return key if _is_plain(key) else object()
+
+
+def _is_plain(key: Hashable) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_plain, key))
+    return isinstance(key, str | int | float | None | Copies)
 
 
 def _whole_numbers(target: Tensor) -> bool:

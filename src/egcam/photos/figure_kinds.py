@@ -200,7 +200,7 @@ def _other_class(request: Request, photograph: Photograph) -> Prediction:
     return other
 
 
-def _evaluated(request: Request, metrics: str, curves: bool = False) -> tuple[Table, dict[str, str]]:
+def _evaluated(request: Request, metrics: str) -> tuple[Table, dict[str, str]]:
     """Scores of all methods on all images, and why a method has none."""
     from egcam.evaluation.evaluate import evaluate
     from egcam.metrics import metric
@@ -215,9 +215,10 @@ def _evaluated(request: Request, metrics: str, curves: bool = False) -> tuple[Ta
         if method in methods:
             request.progress(methods.index(method) / len(methods))
 
+    files = [f"{number} {photograph.file}" for number, photograph in enumerate(request.photographs)]
     table = evaluate(
-        classifier.model,
-        request.images,
+        classifier,
+        dict(zip(files, request.images, strict=True)),
         methods,
         names,
         target=request.targets,
@@ -225,11 +226,8 @@ def _evaluated(request: Request, metrics: str, curves: bool = False) -> tuple[Ta
         seed=request.options.get("seed") or 0,
         method_options={name: classifier.options_for(name, request.options) for name in methods},
         metric_options={name: {"step": request.step} for name in stepped},
-        image_names=[f"{number} {photograph.file}" for number, photograph in enumerate(request.photographs)],
         batch_size=request.options.get("batch_size"),
         progress=report,
-        curves=curves,
-        normalisation=classifier.preprocessing.normalisation,
     )
     skipped = {}
     for method in table.methods:
@@ -248,7 +246,7 @@ def _curves(request: Request) -> Drawn:
     from egcam.metrics import Curve
 
     panels = ("insertion", "deletion")
-    table, skipped = _evaluated(request, ",".join(panels), curves=True)
+    table, skipped = _evaluated(request, ",".join(panels))
     curves: dict[str, dict[str, Curve]] = {panel: {} for panel in panels}
     for panel in panels:
         # As in tables: methods that can be compared, on the images that all of these have.

@@ -73,7 +73,7 @@ def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, pr
     spoken = _Steps(progress, 5)
     with shared.lock:
         table = evaluate(
-            shared.classifier.model,
+            shared.classifier,
             photo.images,
             [method],
             METRICS,
@@ -81,7 +81,6 @@ def measure(shared: SharedModel, photo: Photo, choices: Choices, method: str, pr
             method_options={method: shared.classifier.options_for(method, choices.options(shared))},
             metric_options={"insertion": {"step": step}, "deletion": {"step": step}},
             progress=spoken,
-            normalisation=shared.classifier.preprocessing.normalisation,
         )
     return tuple(table.rows)
 
