@@ -177,7 +177,7 @@ def test_tokens_in_another_order_are_refused():
     images = torch.rand(1, 3, 64, 64)
     assert egcam.find_layer(model, images) == "blocks.3"
     for reshape in (None, "tokens"):
-        with pytest.raises(LayerError, match="not in the order of the image's rows"):
+        with pytest.raises(LayerError, match="are on no grid over the image"):
             egcam.explain(model, images, "grad-cam", layer="blocks.1", reshape=reshape)
     assert [layer.name for layer in egcam.candidate_layers(model, images)][-1] == "blocks.3"
 

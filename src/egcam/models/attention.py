@@ -23,31 +23,16 @@ _SOFTMAX_BACKWARD = torch.ops.aten._softmax_backward_data.default
 
 @dataclass
 class Attention:
-    """One attention of a pass.
+    """One attention of a pass."""
 
-    Attributes:
-        matrix: (…, queries, keys), rows sum to 1.
-        gradient: of the scores at the matrix, once a backward pass came by.
-        is_applied: whether it was multiplied with something as it is, rather than mixed with other matrices before.
-    """
-
-    matrix: Tensor
-    gradient: Tensor | None = None
-    is_applied: bool = False
+    matrix: Tensor  # (…, queries, keys), rows sum to 1
+    gradient: Tensor | None = None  # of the scores at the matrix, once a backward pass came by
+    is_applied: bool = False  # whether it was multiplied as it is, rather than mixed with other matrices before
 
 
 @contextmanager
 def recorded_attention() -> Iterator[list[Attention]]:
-    """All attention computed inside the block, in order.
-
-    Example:
-        >>> layer = torch.nn.MultiheadAttention(4, 2, batch_first=True)
-        >>> tokens = torch.rand(1, 3, 4)
-        >>> with recorded_attention() as seen:
-        ...     _ = layer(tokens, tokens, tokens, need_weights=False)
-        >>> [one.matrix.shape[-2:] for one in seen]
-        [torch.Size([3, 3])]
-    """
+    """All attention computed inside the block, in order."""
     recorder = _Recorder()
     with _StepByStep(), recorder:
         yield recorder.seen

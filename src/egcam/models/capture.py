@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,61 +31,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What one pass showed. Lists have one entry per layer.
+    """What one pass showed. Lists have one entry per layer."""
 
-    Attributes:
-        activations: each (B, K, h, w).
-        raw: the same as the layer puts it out, before any reshaping.
-        output: the model's.
-    """
-
-    activations: list[Tensor]
-    raw: list[Tensor]
-    output: Any
+    activations: list[Tensor]  # each (B, K, h, w)
+    raw: list[Tensor]  # the same as the layer puts it out, before any reshaping
+    output: Any  # the model's
 
 
 @dataclass(frozen=True)
 class GradientPass:
-    """What one pass with gradients showed. Lists have one entry per layer, each (B, K, h, w).
-
-    Attributes:
-        activations: at the layers.
-        gradients: of the scores, at the layers.
-        scores: (B,) the explained numbers.
-        output: the model's.
-    """
+    """What one pass with gradients showed. Lists have one entry per layer, each (B, K, h, w)."""
 
     activations: list[Tensor]
-    gradients: list[Tensor]
-    scores: Tensor
-    output: Any
+    gradients: list[Tensor]  # of the scores
+    scores: Tensor  # (B,) the explained numbers
+    output: Any  # the model's
 
 
 class _Stop(BaseException):
     """Ends a forward pass once the last wanted layer has run; a BaseException so that no model catches it."""
 
 
+@dataclass(eq=False)
 class _Tap:
     """A forward hook on one layer that takes the activations and, on request, starts the gradient there."""
 
-    def __init__(
-        self,
-        point: LayerPoint,
-        with_gradient: bool,
-        images: int,
-        on_seen: Callable[[], None],
-        mark: Callable[[Tensor], Tensor],
-    ) -> None:
-        self.point = point
-        self.images = images
-        self.with_gradient = with_gradient
-        self.on_seen = on_seen
-        self.mark = mark
-        self.calls = 0
-        self.tensor: Tensor | None = None
-        self.gradients_were_off = False
-        # Hooks sit on the shared module, so passes of other threads come by here too and must not be mixed in.
-        self.thread = threading.get_ident()
+    point: LayerPoint
+    with_gradient: bool
+    images: int
+    on_seen: Callable[[], None]
+    mark: Callable[[Tensor], Tensor]
+    calls: int = 0
+    tensor: Tensor | None = None
+    gradients_were_off: bool = False
+    # Hooks sit on the shared module, so passes of other threads come by here too and must not be mixed in.
+    thread: int = field(default_factory=threading.get_ident)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> object:
         if threading.get_ident() != self.thread:
@@ -172,9 +152,7 @@ class Probe:
     def settle(self, images: Tensor, at_once: int) -> None:
         """Make sure, once for each layer and size, that the cells of its maps lie where the maps show them.
 
-        Args:
-            images: as they will be explained; the first is used.
-            at_once: how many rows one pass may take.
+        By passes of the first image, of at most `at_once` rows.
         """
         for point in self.points:
             if point.module is not None:
@@ -246,11 +224,8 @@ class Probe:
     ) -> GradientPass:
         """Activations, output, scores and d(score)/d(activations), each row for itself.
 
-        Args:
-            images: (B, C, H, W).
-            rows: (B,) which of the explained images each row is a variant of.
-            score: from the model's output to the (B,) numbers explained.
-            fast: one of many passes, so that trying the fast layout pays.
+        Row b of `images` is a variant of image `rows[b]`; a `fast` pass is one of many, so that trying the fast layout
+        pays.
         """
 
         def attempt(layout: torch.memory_format) -> GradientPass:
@@ -322,10 +297,7 @@ class Probe:
                 f"no gradient at {names}: the network switches gradients off around it, with torch.no_grad() or by "
                 "torch.utils.checkpoint with use_reentrant=True; set use_reentrant=False, or choose another layer"
             )
-        raise LayerError(
-            f"the explained score does not depend on {names} through differentiable operations; "
-            "choose a layer between the image and the score (and a target that does not detach it)"
-        )
+        raise does_not_reach(names)
 
     @contextmanager
     def _taps(
@@ -424,10 +396,10 @@ def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | No
     return None if any(gradient is None for gradient in found) else list(found)
 
 
-def does_not_reach(layer: str) -> LayerError:
-    """The error for a layer at which the score has no gradient."""
+def does_not_reach(layers: str) -> LayerError:
+    """The error for layers at which the score has no gradient."""
     return LayerError(
-        f"the explained score does not depend on {layer!r} through differentiable operations; choose a layer between "
+        f"the explained score does not depend on {layers} through differentiable operations; choose a layer between "
         "the image and the score (and a target that does not detach it)"
     )
 

@@ -233,10 +233,6 @@ def class_count(outputs: int, classes: Sequence[str] | None) -> int:
     """How many classes a network with that many outputs distinguishes; refuses class names that do not fit.
 
     One output is one class, or two when there are two names: [negative, positive].
-
-    Example:
-        >>> class_count(5, None), class_count(1, None), class_count(1, ["benign", "malignant"])
-        (5, 1, 2)
     """
     if classes is None or len(classes) == outputs:
         return outputs
@@ -255,10 +251,6 @@ def by_class(outputs: Tensor, classes: Sequence[str] | None) -> Tensor:
 
     They are the same, but for one output z with two class names: those are the logits -z and z, of probabilities
     sigmoid(-z) = 1 - p and sigmoid(z) = p.
-
-    Example:
-        >>> by_class(torch.tensor([[2.0]]), ["benign", "malignant"])
-        tensor([[-2.,  2.]])
     """
     if class_count(outputs.shape[1], classes) == outputs.shape[1]:
         return outputs
@@ -266,12 +258,7 @@ def by_class(outputs: Tensor, classes: Sequence[str] | None) -> Tensor:
 
 
 def probabilities(outputs: Tensor, classes: Sequence[str] | None = None) -> Tensor:
-    """(N, classes) the softmax of the (N, outputs) of the model; of a single output, the sigmoid.
-
-    Example:
-        >>> probabilities(torch.tensor([[0.0]]), ["benign", "malignant"])
-        tensor([[0.5000, 0.5000]])
-    """
+    """(N, classes) the softmax of the (N, outputs) of the model; of a single output, the sigmoid."""
     logits = by_class(outputs, classes)
     return logits.sigmoid() if outputs.shape[1] == 1 else logits.softmax(1)
 

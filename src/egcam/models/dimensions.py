@@ -39,13 +39,6 @@ def dimensions_of(
         said: what the user says; None is found out.
         args: additional positional inputs of the network.
         kwargs: additional keyword inputs.
-
-    Example:
-        >>> import torch
-        >>> [dimensions_of(nn.Conv1d(2, 4, 3), torch.zeros(shape)) for shape in [(8, 2, 50), (2, 50)]]
-        [1, 1]
-        >>> dimensions_of(nn.Conv2d(3, 4, 3), torch.zeros(3, 50, 50))
-        2
     """
     shape = tuple(images.shape)
     if said is not None:

@@ -58,18 +58,12 @@ class ExtraInputs:
 
     Tensors whose first dimension is the number of images belong to the images row by row: when image i is run at
     some path point, row i goes with it. Everything else, and what is `shared`, is passed on as it is.
-
-    Attributes:
-        count: the number of images.
-        args: the positional inputs after the images.
-        kwargs: the keyword inputs.
-        listed: whether the model takes its images as a list, as detectors do.
     """
 
-    count: int
-    args: tuple[Any, ...] = ()
+    count: int  # of images
+    args: tuple[Any, ...] = ()  # the positional inputs after the images
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    listed: bool = False
+    listed: bool = False  # whether the model takes its images as a list, as detectors do
 
     def images(self, batch: Tensor) -> Tensor | list[Tensor]:
         """(B, C, H, W) images in the form the model takes them."""
@@ -186,11 +180,7 @@ def _refuse_opaque(name: str, module: nn.Module) -> None:
 
 
 class FromList(nn.Module):
-    """A model that takes its images as a list, as one that takes a batch.
-
-    Args:
-        module: the model.
-    """
+    """A model that takes its images as a list, as one that takes a batch."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

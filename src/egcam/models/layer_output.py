@@ -44,20 +44,12 @@ _CALLABLE = "a callable"
 
 
 def convolution_dimensions(module: nn.Module) -> int:
-    """Over how many dimensions a module convolves; 0 for what is no convolution.
-
-    >>> convolution_dimensions(nn.Conv1d(2, 4, 3)), convolution_dimensions(nn.ReLU())
-    (1, 0)
-    """
+    """Over how many dimensions a module convolves; 0 for what is no convolution."""
     return len(module.kernel_size) if isinstance(module, _ConvNd) else 0
 
 
 def shape_in_words(dimensions: int, axis: Axis = "channels-first", single: bool = False) -> str:
-    """The axes of signals, images or volumes, and of a layer's maps of them.
-
-    >>> shape_in_words(1), shape_in_words(2, "channels-last"), shape_in_words(2, single=True)
-    ('(N, channels, length)', '(N, height, width, channels)', '(channels, height, width)')
-    """
+    """The axes of signals, images or volumes, and of a layer's maps of them."""
     both = ("channels", _PLACES[dimensions])
     return f"({'' if single else 'N, '}{', '.join(both if axis == 'channels-first' else both[::-1])})"
 
@@ -174,11 +166,6 @@ def token_grid(tokens: int, image: Grid, trace: Trace | None = None, before: Cal
         trace: a dry run, where there is one.
         before: the call of that run which outputs the tokens; what runs before it shows their grid.
     """
-    if trace is not None and not trace.keeps_order and tokens > _fewest(trace):
-        raise LayerError(
-            f"the {tokens} tokens of this layer are not in the order of the image's rows, as Hiera has them before its "
-            "last stage; choose a layer of that one, or pass a callable reshape that puts them in order"
-        )
     shown, others = ([], None) if trace is None else _shown(trace, before)
     exact = [grid for grid in shown if tokens - prod(grid) == others]
     for grid in reversed(exact or shown):
@@ -190,11 +177,6 @@ def token_grid(tokens: int, image: Grid, trace: Trace | None = None, before: Cal
     if len(fitting) == 1:
         return fitting[0]
     raise LayerError(_why_no_grid(tokens, image, possible))
-
-
-def _fewest(trace: Trace) -> int:
-    plain = [call.shape for call in trace.calls_on_image if not call.in_attention and not call.pooling]
-    return min(shape[1] for shape in plain if len(shape) == 3 and shape[0] == 1 and shape[1] > 1)
 
 
 def _shown(trace: Trace, before: Call | None) -> tuple[list[Grid], int | None]:

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from egcam.errors import EgcamError, InputError, ModelError
 from egcam.models.inputs import ExtraInputs
-from egcam.models.nested import mapped_tensors, tensors_in
+from egcam.models.nested import tensors_in
 from egcam.models.restore import untouched
-from egcam.models.shadow import meta_copy
 from egcam.models.weights import one_line
 
 _OF_TORCH = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
@@ -110,14 +109,7 @@ def _columns(model: nn.Module, images: Tensor, extra: ExtraInputs, count: int) -
     given = (extra.images(images[:1].detach().expand(count, *images.shape[1:]).clone()), *args)
     with untouched(model, images.device), torch.no_grad():
         try:
-            output = meta_copy(model)(*mapped_tensors(given, _to_meta), **mapped_tensors(kwargs, _to_meta))
-        except Exception:  # data-dependent code, tensors held outside buffers, operators without meta kernels
-            try:
-                output = model(*given, **kwargs)
-            except Exception:
-                return None
+            output = model(*given, **kwargs)
+        except Exception:
+            return None
     return [tuple(tensor.shape[1:]) for tensor in tensors_in(output) if tensor.ndim and len(tensor) == count]
-
-
-def _to_meta(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("meta")

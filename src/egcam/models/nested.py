@@ -13,13 +13,7 @@ from egcam.errors import TargetError
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in the value, in order.
-
-    Example:
-        >>> import torch
-        >>> [tensor.item() for tensor in tensors_in({"a": torch.tensor(1), "b": ["text", torch.tensor(2)]})]
-        [1, 2]
-    """
+    """All tensors in the value, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -34,12 +28,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The value with `function` of all that is not a tuple, list or dict in it.
-
-    Example:
-        >>> mapped({"a": (1, 2)}, lambda number: number + 1)
-        {'a': (2, 3)}
-    """
+    """The value with `function` of all that is not a tuple, list or dict in it."""
     if isinstance(value, dict):
         changed = copy.copy(value)
         for key, item in value.items():
@@ -52,13 +41,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def mapped_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The value with `function` of each tensor in its tuples, lists, dicts and dataclasses.
-
-    Example:
-        >>> import torch
-        >>> mapped_tensors([torch.ones(2), "text"], lambda tensor: tensor + 1)
-        [tensor([2., 2.]), 'text']
-    """
+    """The value with `function` of each tensor in its tuples, lists, dicts and dataclasses."""
 
     def changed(item: Any) -> Any:
         if isinstance(item, Tensor):

@@ -110,11 +110,6 @@ def settled(way: Way, plain: Tensor, image: Tensor, run: Run, layer: str) -> Way
         image: (1, C, H, W), or a signal or volume likewise.
         run: from (B, C, H, W) to what the layer outputs, (B, …).
         layer: its name, for errors.
-
-    Example:
-        >>> image, turn = torch.rand(1, 3, 8, 12), lambda images: images.transpose(2, 3)
-        >>> settled("channels-first", turn(image), image, turn, "turn")
-        Order(axes=(1, 3, 2), mirrored=())
     """
     look = _measured(way, plain, image, run)
     if look is None:

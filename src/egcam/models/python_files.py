@@ -26,14 +26,6 @@ def import_file(file: Path, name: str) -> ModuleType:
 
     While it is imported it finds its neighbours: what lies in its folder can be imported by name. Files in another
     folder get neighbours of their own, also where these have the same names.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "blocks.py").write_text("width = 3")
-        >>> _ = (folder / "model.py").write_text("from blocks import width")
-        >>> import_file(folder / "model.py", "_a_model").width
-        3
     """
     loader = _FromSource(name, str(file)) if file.suffix == ".py" else None
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)

@@ -347,7 +347,7 @@ def gradients_at(points: Tensor, scores_of: Callable[[Tensor], Tensor], layer: s
         scores = scores_of(leaf)
         found = gradients_of(scores, [leaf])
     if found is None:
-        raise does_not_reach(layer)
+        raise does_not_reach(repr(layer))
     return scores.detach(), found[0]
 
 

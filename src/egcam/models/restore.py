@@ -323,13 +323,5 @@ def untouched(model: nn.Module, device: torch.device) -> AbstractContextManager[
 
     Raises:
         ModelError: another thread runs the model in training mode, or has changed its weights meanwhile.
-
-    Example:
-        >>> net = nn.Sequential(nn.Dropout(), nn.Linear(2, 2)).train()
-        >>> with untouched(net, torch.device("cpu")):
-        ...     net.training
-        False
-        >>> net.training
-        True
     """
     return _Closing(_visiting(model, device))

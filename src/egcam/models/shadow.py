@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 
 def shallow(module: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
@@ -46,52 +44,20 @@ def _without_finaliser(kind: Any) -> Any:
     return silent
 
 
-def meta_copy(model: nn.Module) -> nn.Module:
-    """The model with every parameter and buffer on the meta device: shapes without numbers, memory or side effects.
-
-    Forward hooks are left out, since they would see tensors without data; pre-hooks stay, since some compute weights.
-    """
-
-    def convert(module: nn.Module) -> nn.Module:
-        copy = shallow(module)
-        copy.__dict__["_forward_hooks"] = OrderedDict()
-        for tensors in (copy._parameters, copy._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = _on_meta(tensor)  # type: ignore[assignment]
-        return copy
-
-    return _rebuild(model, convert)
-
-
 def separate_copy(model: nn.Module) -> nn.Module:
-    """A copy with its own weights, buffers and hooks, to be changed without affecting the model."""
+    """A copy with its own weights, buffers and hooks, to be changed without affecting the model.
 
-    def convert(module: nn.Module) -> nn.Module:
-        copy = shallow(module)
+    Modules that are shared in the model are shared in the copy.
+    """
+    copies = {id(module): shallow(module) for module in model.modules()}
+    for copy in copies.values():
         for name, parameter in copy._parameters.items():
             if parameter is not None:
                 copy._parameters[name] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
         for name, buffer in copy._buffers.items():
-            if buffer is not None:
-                copy._buffers[name] = buffer.detach().clone()
-        return copy
-
-    return _rebuild(model, convert)
-
-
-def _on_meta(tensor: Tensor) -> Tensor:
-    moved = tensor.detach().to("meta")
-    return nn.Parameter(moved, requires_grad=False) if isinstance(tensor, nn.Parameter) else moved
-
-
-def _rebuild(model: nn.Module, convert: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Copy the tree with `convert`, keeping modules that are shared in the original shared in the copy."""
-    copies = {id(module): convert(module) for module in model.modules()}
-    for copy in copies.values():
+            copy._buffers[name] = None if buffer is None else buffer.detach().clone()
         for name, child in copy._modules.items():
-            if child is not None:
-                copy._modules[name] = copies[id(child)]
+            copy._modules[name] = None if child is None else copies[id(child)]
     return copies[id(model)]
 
 

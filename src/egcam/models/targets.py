@@ -35,19 +35,12 @@ NO_CLASS: Any = object()
 
 @dataclass(frozen=True)
 class Setting:
-    """What a target can know of the images it is used with.
+    """What a target can know of the images it is used with."""
 
-    Attributes:
-        score: which number of a class is explained: "logit", "probability" or "sigmoid".
-        classes: the class names, if known.
-        size: (height, width) of the images; (length,) of signals, (depth, height, width) of volumes.
-        run: the model's output for one image (C, H, W), without a batch dimension and without gradients.
-    """
-
-    score: Score = "logit"
+    score: Score = "logit"  # which number of a class is explained
     classes: Sequence[str] | None = None
-    size: Size | None = None
-    run: Callable[[Tensor], Any] | None = None
+    size: Size | None = None  # (height, width); (length,) of signals, (depth, height, width) of volumes
+    run: Callable[[Tensor], Any] | None = None  # the output for one image (C, H, W), without gradients
 
 
 class ImageTarget(ABC):
@@ -58,11 +51,10 @@ class ImageTarget(ABC):
 
     @abstractmethod
     def __call__(self, output: Any) -> Tensor:
-        """The number, as a tensor of one element.
+        """The number, as a tensor of one element, read from what the model returned of one image.
 
-        Args:
-            output: what the model returned, of one image: rows of tensors (N, …), also inside tuples, dictionaries and
-                dataclasses; of a list with one entry for each image, that entry.
+        That is its row of tensors (N, …), also inside tuples, dictionaries and dataclasses; of a list with one entry
+        for each image, its entry.
         """
 
     @property
@@ -117,9 +109,6 @@ class ForeignTarget(ImageTarget):
     """Someone else's callable for one image's output.
 
     pytorch-grad-cam's target objects expect a tensor where the model returns a dictionary around it: they get it.
-
-    Args:
-        function: from one image's part of the output to a number.
     """
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
@@ -158,15 +147,7 @@ def _tensor_of(output: Any) -> Any:
 
 
 def image_part(output: Any, count: int, row: int) -> Any:
-    """The part of a model's output that belongs to one of `count` images.
-
-    Example:
-        >>> import torch
-        >>> image_part({"logits": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "loss": None}, 2, 1)
-        {'logits': tensor([3., 4.]), 'loss': None}
-        >>> image_part([{"scores": torch.ones(5)}, {"scores": torch.zeros(0)}], 2, 1)
-        {'scores': tensor([])}
-    """
+    """The part of a model's output that belongs to one of `count` images."""
     if is_by_image(output, count):
         return output[row]
     if isinstance(output, Tensor) and (output.ndim == 0 or len(output) != count):
@@ -403,17 +384,13 @@ class Targets:
         given = torch.tensor(chosen, device=logits.device)
         return torch.where(given < 0, logits.argmax(1), given)
 
-    def scores(self, output: object, indices: Tensor | None, count: int, own: Tensor | None = None) -> Tensor:
-        """(B,) the number explained for each row of a batch.
+    def scores(self, output: object, indices: Tensor | None, count: int, image_of_row: Tensor | None = None) -> Tensor:
+        """(B,) the number explained for each of B rows, of classes `indices`; None with a callable target.
 
-        Args:
-            output: the model's.
-            indices: (B,) the rows' classes; None with a callable target.
-            count: the number B of rows.
-            own: (B,) the image each row belongs to; by default row b shows image b.
+        Row b belongs to image `image_of_row[b]`, by default b.
         """
         if self.by_image:
-            images = range(count) if own is None else own.tolist()
+            images = range(count) if image_of_row is None else image_of_row.tolist()
             found = [self.by_image[image].of_row(output, count, row).reshape(()) for row, image in enumerate(images)]
             return torch.stack(found)
         if self.function is not None:
@@ -484,12 +461,7 @@ def _settled(targets: list[ImageTarget], setting: Setting) -> list[ImageTarget]:
 
 
 def of_images(target: Target, images: slice | Sequence[int] | Tensor) -> Target:
-    """The targets of some of the images: of one for each image those, else the same.
-
-    Example:
-        >>> of_images(torch.tensor([5, 6, 7]), [2, 0]), of_images(["cat", "dog"], slice(1, 2)), of_images("cat", [0])
-        (tensor([7, 5]), ['dog'], 'cat')
-    """
+    """The targets of some of the images: of one for each image those, else the same."""
     if isinstance(target, Tensor):
         return target[images] if target.ndim else target
     if not isinstance(target, list | tuple):

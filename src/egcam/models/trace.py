@@ -73,7 +73,6 @@ class Trace:
     classes: int | None  # how many the network tells apart, where its output shows it
     other_inputs: bool  # whether the network takes other tensors, too
     places: Places | None = None  # what the network says of single places of the image, where its output shows it
-    keeps_order: bool = True  # whether tokens are in the order of the image's rows; those of Hiera are at its end only
     influence: Influence | None = field(default=None, compare=False, repr=False)  # None for a model without numbers
     ways: Ways | None = field(default=None, compare=False, repr=False)  # from the image to the score, if they are known
 
@@ -256,7 +255,6 @@ def _trace(
         classes=_class_count(output),
         other_inputs=_has_tensors(args, kwargs),
         places=_places_in(output, image.ndim - 2),
-        keeps_order=not any(type(module).__name__.startswith("Hiera") for module in model.modules()),
         influence=Influence(ref(model), like, args, kwargs) if has_numbers else None,
     )
 
