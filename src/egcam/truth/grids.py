@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +25,13 @@ from egcam.truth.trial import Trial
 
 @dataclass(frozen=True)
 class Grids:
-    """Images side by side, n by n.
+    """Images side by side, n by n."""
 
-    Attributes:
-        images: (G, C, n H, n W).
-        labels: (G, n n) the classes of the cells, row by row.
-        cells: (G,) the cell that is explained, from 0 to n n - 1.
-        masks: (G, n H, n W) 1 in that cell.
-        n: cells along a side.
-    """
-
-    images: Tensor
-    labels: Tensor
-    cells: Tensor
-    masks: Tensor
-    n: int
+    images: Tensor  # (G, C, n H, n W)
+    labels: Tensor  # (G, n n) the classes of the cells, row by row
+    cells: Tensor  # (G,) the cell that is explained, from 0 to n n - 1
+    masks: Tensor  # (G, n H, n W) 1 in that cell
+    n: int  # cells along a side
 
     @property
     def explained(self) -> Tensor:
@@ -47,13 +40,7 @@ class Grids:
 
 
 def make_grids(images: Tensor, labels: Tensor | Sequence[int], n: int = 2, count: int = 16, seed: int = 0) -> Grids:
-    """Grids of n x n images of different classes, drawn at random; which cell is explained goes in turn.
-
-    Example:
-        >>> grids = make_grids(torch.rand(8, 3, 4, 4), torch.arange(8), n=2, count=3)
-        >>> grids.images.shape, grids.masks[1, 0, :].tolist()
-        (torch.Size([3, 3, 8, 8]), [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
-    """
+    """Grids of n x n images of different classes, drawn at random; which cell is explained goes in turn."""
     labels = torch.as_tensor(labels)
     if images.ndim != 4:
         raise InputError(f"images have the shape (N, C, H, W), not {tuple(images.shape)}")
@@ -82,12 +69,7 @@ def make_grids(images: Tensor, labels: Tensor | Sequence[int], n: int = 2, count
 
 
 def stitched(cells: Tensor, n: int) -> Tensor:
-    """(N, C, n h, n w) from (N n n, C, h, w), row by row.
-
-    Example:
-        >>> stitched(torch.arange(4.0).reshape(4, 1, 1, 1), 2)[0, 0].tolist()
-        [[0.0, 1.0], [2.0, 3.0]]
-    """
+    """(N, C, n h, n w) from (N n n, C, h, w), row by row."""
     _, channels, height, width = cells.shape
     parts = cells.reshape(-1, n, n, channels, height, width).permute(0, 3, 1, 4, 2, 5)
     return parts.reshape(-1, channels, n * height, n * width)
@@ -131,11 +113,7 @@ class Disconnected(nn.Module):
 
 
 def difull_trial(
-    model: nn.Module,
-    grids: Grids,
-    layer: str,
-    references: Tensor | None = None,
-    reshape: Reshape | None = None,
+    model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None, reshape: Reshape | None = None
 ) -> Trial:
     """DiFull: every head is disconnected from all cells but its own, at every layer.
 
@@ -155,11 +133,7 @@ def difull_trial(
 
 
 def dipart_trial(
-    model: nn.Module,
-    grids: Grids,
-    layer: str,
-    references: Tensor | None = None,
-    reshape: Reshape | None = None,
+    model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None, reshape: Reshape | None = None
 ) -> Trial:
     """DiPart: the layers up to the explained one see the whole grid, every head its own cell. The score is DiFull's.
 
@@ -186,11 +160,7 @@ def _disconnected(
 
 
 def gridpg_trial(
-    model: nn.Module,
-    grids: Grids,
-    layer: str,
-    references: Tensor | None = None,
-    reshape: Reshape | None = None,
+    model: nn.Module, grids: Grids, layer: str, references: Tensor | None = None, reshape: Reshape | None = None
 ) -> Trial:
     """The grid pointing game (Böhle et al., 2021): the unchanged network, which must take images of the grid's size.
 
@@ -220,14 +190,5 @@ def gridpg_trial(
 
 def _trial(name: str, model: nn.Module, layer: str, grids: Grids, targets: Tensor, references: Tensor | None) -> Trial:
     others = grids.images if references is None else references
-    return Trial(
-        name,
-        "higher",
-        model,
-        layer,
-        grids.images,
-        targets,
-        grids.masks,
-        others,
-        lambda maps: share_inside(maps, grids.masks),
-    )
+    score = partial(share_inside, masks=grids.masks)
+    return Trial(name, "higher", model, layer, grids.images, targets, grids.masks, others, score)

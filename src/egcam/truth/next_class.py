@@ -15,15 +15,8 @@ def warn_same_for_next_class(
 ) -> Tensor:
     """(N,) the class sensitivity of maps, with a warning for images whose map says little of the class.
 
-    Such a map shows where something is, not why it is this class rather than the next. See
-    `egcam.metrics.class_sensitivity` for the formula; 1 is the same places, 0 is chance.
-
-    Args:
-        explainer: one of egcam's.
-        images: (N, C, H, W).
-        target: the explained classes; None is the prediction.
-        share: of the places that are the top.
-        limit: what is warned of.
+    Such a map shows where something is, not why it is this class rather than the next. `ClassSensitivity(share)` has
+    the formula; 1 is the same places, 0 is chance, and what is above `limit` is warned of.
 
     Example:
         >>> import torch, warnings

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +39,7 @@ class Planted:
 
 
 def checkered(size: int = PATCH, low: float = -2.0, high: float = 2.0) -> Tensor:
-    """(3, size, size) a patch of three by three squares, magenta and green in turn.
-
-    Args:
-        size: its side in pixels.
-        low: the images' value for no light in a channel.
-        high: that for full light.
+    """(3, size, size) a patch of three by three squares, magenta and green in turn, from no light to full light.
 
     Example:
         >>> checkered(3, 0, 1)[:, 0].tolist()
@@ -86,15 +82,10 @@ def plant(images: Tensor, seed: int = 0, patch: Tensor | None = None) -> Planted
 
 @dataclass(frozen=True)
 class Decided:
-    """What the patch does to a network.
+    """What the patch does to a network."""
 
-    Attributes:
-        with_patch: the share of images with the patch that get its class.
-        without: the share of the same images, without the patch, that do not.
-    """
-
-    with_patch: float
-    without: float
+    with_patch: float  # the share of images with the patch that get its class
+    without: float  # the share of the same images, without the patch, that do not
 
     @property
     def is_sure(self) -> bool:
@@ -308,39 +299,17 @@ def _refuse_unless_sure(checked: Decided) -> None:
 
 def _trial(model: nn.Module, planted: Planted, usable: Tensor, label: int, layer: str, references: Tensor) -> Trial:
     masks = planted.masks[usable]
-    return Trial(
-        "patch",
-        "higher",
-        model,
-        layer,
-        planted.images[usable],
-        torch.full((len(masks),), label),
-        masks,
-        references,
-        lambda maps: share_inside(maps, masks, whole_cells=True),
-    )
+    targets, score = torch.full((len(masks),), label), partial(share_inside, masks=masks, whole_cells=True)
+    return Trial("patch", "higher", model, layer, planted.images[usable], targets, masks, references, score)
 
 
 def decided_by_patch(network: nn.Module, count: int = 300, seed: int = 0) -> Decided:
-    """How far the patch decides whether a network of shapes says "planted".
-
-    Example:
-        >>> from egcam.truth import ShapesNetwork
-        >>> decided_by_patch(ShapesNetwork().eval(), count=6).is_sure  # it has not been trained
-        False
-    """
+    """How far the patch decides whether a network of shapes says "planted"."""
     return patch_decides(network, draw_shapes(count, seed + 77).images, PLANTED, seed=seed + 77)[0]
 
 
 def planted_trial(network: nn.Module, count: int = 24, seed: int = 0, layer: str = LAYER) -> Trial:
-    """`patch_trial` for the network that knows shapes, on `count` of them that it recognises.
-
-    Args:
-        network: from `shapes_network`.
-        count: how many images.
-        seed: of images and places.
-        layer: where maps are made.
-    """
+    """`patch_trial` for the network that knows shapes, on `count` of them that it recognises."""
     _refuse_unless_sure(decided_by_patch(network, seed=seed))
     clean = recognised(network, count, seed + 5).images
     _, usable = patch_decides(network, clean, PLANTED, seed=seed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -39,17 +40,11 @@ Background = Literal["noise", "photographs", "both"]
 
 @dataclass(frozen=True)
 class Shapes:
-    """Images, their classes, and where the shape is.
+    """Images, their classes, and where the shape is."""
 
-    Attributes:
-        images: (N, 3, 48, 48) around 0.
-        labels: (N,) from 0 to 5.
-        masks: (N, 48, 48) 1 on the shape's pixels, 0 elsewhere.
-    """
-
-    images: Tensor
-    labels: Tensor
-    masks: Tensor
+    images: Tensor  # (N, 3, 48, 48) around 0
+    labels: Tensor  # (N,) from 0 to 5
+    masks: Tensor  # (N, 48, 48) 1 on the shape's pixels, 0 elsewhere
 
     def __getitem__(self, chosen: Tensor) -> Shapes:
         return Shapes(self.images[chosen], self.labels[chosen], self.masks[chosen])
@@ -66,14 +61,6 @@ def draw_shapes(count: int, seed: int = 0, background: Background = "both") -> S
         count: how many; classes go in turn.
         seed: same seed, same images.
         background: noise, crops of the photographs that come with the package, or half of each.
-
-    Example:
-        >>> drawn = draw_shapes(6)
-        >>> [CLASSES[label] for label in drawn.labels[:2]], drawn.images.shape
-        (['circle', 'square'], torch.Size([6, 3, 48, 48]))
-        >>> inside = drawn.images[0, 0][drawn.masks[0] > 0]
-        >>> bool((inside == inside[0]).all())
-        True
     """
     chance = generator(seed, "shapes", background)
 
@@ -262,16 +249,9 @@ def shapes_trial(network: nn.Module, count: int = 24, seed: int = 0, layer: str 
     Nothing but the shape tells the classes apart, so a network that knows the class has looked at it.
     """
     drawn = recognised(network, count, seed)
+    score = partial(share_inside, masks=drawn.masks, whole_cells=True)
     return Trial(
-        "shapes",
-        "higher",
-        network,
-        layer,
-        drawn.images,
-        drawn.labels,
-        drawn.masks,
-        empty_backgrounds(),
-        lambda maps: share_inside(maps, drawn.masks, whole_cells=True),
+        "shapes", "higher", network, layer, drawn.images, drawn.labels, drawn.masks, empty_backgrounds(), score
     )
 
 

@@ -50,20 +50,13 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class TruthTable:
-    """What `run_truth` found.
+    """What `run_truth` found."""
 
-    Attributes:
-        methods: in the order of the table.
-        tests: likewise, with "higher" or "lower".
-        scores: (N,) for each method and test; NaN if there is none.
-        causes: why a method has no score in a test.
-        examples: for the picture, by test: a trial with one image, and the maps of the methods.
-    """
-
-    methods: tuple[str, ...]
-    tests: Mapping[str, str]
-    scores: Mapping[tuple[str, str], Values]
-    causes: Mapping[tuple[str, str], str]
+    methods: tuple[str, ...]  # in the order of the table
+    tests: Mapping[str, str]  # likewise, with "higher" or "lower"
+    scores: Mapping[tuple[str, str], Values]  # (N,) for each method and test; NaN if there is none
+    causes: Mapping[tuple[str, str], str]  # why a method has no score in a test
+    # For the picture, by test: a trial with one image, and the maps of the methods.
     examples: Mapping[str, tuple[Trial, Mapping[str, Tensor]]] = field(repr=False)
 
     def mean(self, name: str, test: str) -> float:

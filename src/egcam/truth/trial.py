@@ -16,31 +16,18 @@ from egcam.models.layer_output import Reshape
 
 @dataclass(frozen=True)
 class Trial:
-    """Images, and a layer of a network for which it is known what decides the score.
+    """Images, and a layer of a network for which it is known what decides the score."""
 
-    Attributes:
-        name: the test's; trials of one name belong together.
-        better: "higher" or "lower".
-        model: the network.
-        layer: where maps are made.
-        images: (N, C, H, W).
-        targets: (N,) the explained outputs.
-        truth: (N, H, W) the answer: positive where the evidence is, negative where evidence against it is, 0 elsewhere.
-        references: (M, C, H, W) for methods that use references.
-        score: from signed maps (N, h, w) to (N,) scores.
-        reshape: how the layer's output becomes maps, where it is not read rightly; see `egcam.Explainer`.
-    """
-
-    name: str
+    name: str  # the test's; trials of one name belong together
     better: Literal["higher", "lower"]
     model: nn.Module
-    layer: str
-    images: Tensor
-    targets: Tensor
-    truth: Tensor
-    references: Tensor
-    score: Callable[[Tensor], Tensor]
-    reshape: Reshape | None = None
+    layer: str  # where maps are made
+    images: Tensor  # (N, C, H, W)
+    targets: Tensor  # (N,) the explained outputs
+    truth: Tensor  # (N, H, W) positive where the evidence is, negative where evidence against it is, 0 elsewhere
+    references: Tensor  # (M, C, H, W) for methods that use references
+    score: Callable[[Tensor], Tensor]  # from signed maps (N, h, w) to (N,) scores
+    reshape: Reshape | None = None  # how the layer's output becomes maps, where it is not read rightly
 
     def maps(self, method: str, **options: Any) -> Tensor:
         """(N, h, w) signed maps of a method by name, at the trial's layer and with its references."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from math import comb
 from typing import Literal
@@ -27,17 +28,11 @@ _DISTRACTOR = (2, "upper")
 
 @dataclass(frozen=True)
 class Unit:
-    """One mechanism.
-
-    Attributes:
-        name: what it is called.
-        parts: the things an image shows, each in a channel and, "upper" or "lower", in a half of the image.
-        score: y from the sums (N, 2, 2) of the cells over the parts' area: channel, then upper and lower half.
-    """
+    """One mechanism."""
 
     name: str
-    parts: tuple[tuple[int, str], ...]
-    score: Callable[[Tensor], Tensor]
+    parts: tuple[tuple[int, str], ...]  # what an image shows, each in a channel and, "upper" or "lower", in a half
+    score: Callable[[Tensor], Tensor]  # y from the sums (N, 2, 2) over the parts' area: channel, then upper and lower
 
 
 def _channels(sums: Tensor) -> Tensor:
@@ -189,21 +184,19 @@ def unit_trials(sign: Sign, count: int = 4, seed: int = 0) -> list[Trial]:
         >>> [trial.layer for trial in unit_trials("negative", count=1)]
         ['cells', 'cells', 'cells']
     """
-    found, factor = [], _factor(sign)
+    found, factor, name = [], _factor(sign), f"unit{'+' if sign == 'positive' else '-'}"
     for unit in UNITS:
         images, truth = unit_images(unit, count, seed)
         if bool((factor * truth > 0).any()):
-            found.append(
-                Trial(
-                    f"unit{'+' if sign == 'positive' else '-'}",
-                    "higher",
-                    UnitNetwork(unit).eval(),
-                    "cells",
-                    images,
-                    torch.zeros(count, dtype=torch.long),
-                    truth,
-                    torch.zeros(1, *images.shape[1:]),
-                    lambda maps, truth=truth: signed_scores(maps, truth, sign).f1,  # type: ignore[misc]
-                )
+            network, targets, nothing = (
+                UnitNetwork(unit).eval(),
+                torch.zeros(count).long(),
+                torch.zeros_like(images[:1]),
             )
+            score = partial(_f1, truth=truth, sign=sign)
+            found.append(Trial(name, "higher", network, "cells", images, targets, truth, nothing, score))
     return found
+
+
+def _f1(maps: Tensor, truth: Tensor, sign: Sign) -> Tensor:
+    return signed_scores(maps, truth, sign).f1
