@@ -597,8 +597,8 @@ def test_llms_txt_leads_to_pages_that_exist() -> None:
 
 
 def by_hand(page: str) -> str:
-    """The page without its tables that a script writes, `<!-- name -->` to `<!-- end -->`."""
-    return re.sub(r"<!-- \w+ -->.*?<!-- end -->", "", page, flags=re.DOTALL)
+    """The page without its tables that a script writes, from `<!-- name -->` to `<!-- end -->`."""
+    return re.sub(r"<!-- [\w ]+(: written by \S+)? -->.*?<!-- end( of [\w ]+)? -->", "", page, flags=re.DOTALL)
 
 
 def test_the_site_is_short() -> None:

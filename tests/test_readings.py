@@ -1,4 +1,4 @@
-"""What `research/readings.py` measures, and that docs/slope-cam.md prints what was measured."""
+"""What `research/readings.py` measures, and that docs/expected-grad-cam.md prints what was measured."""
 
 from __future__ import annotations
 
