@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, floor
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -31,16 +31,13 @@ _LARGEST_VIEW = 1024
 _MOST_RESIZED = 16_000_000
 # Pixels along a side that is squeezed: resampling takes memory for each of them.
 _LONGEST_SQUEEZED = 200_000
-# How many pixels around a place a resampling looks at; Lanczos looks farthest.
-_REACH = 3
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """How images are prepared for a network: the shorter side resized, the centre cropped, colours normalised.
 
-    A long strip that would have more than 16 million pixels after resizing is cropped first. The result is the same up
-    to one grey level in 255.
+    A strip that would have more than 16 million pixels after resizing is refused.
 
     Args:
         size: (height, width) of the network's input.
@@ -99,54 +96,34 @@ class Preprocessing:
     def view(self, image: Image.Image) -> Image.Image:
         """The part of the photograph the network sees, as sharp as the photograph: to lay heat maps over."""
         height, width = self.size
-        if self.resize is None:
-            self._check_length(image)
+        self._check_length(image)
         box = self._seen(image)
         scale = max(1.0, (box[2] - box[0]) / width)
         scale = min(scale, max(1.0, _LARGEST_VIEW / max(height, width)))
         # A part is never as large as the whole, so that a heat map knows which of them it is laid over.
         scale *= 2 if (round(width * scale), round(height * scale)) == image.size and box != (0, 0, *image.size) else 1
         size = (round(width * scale), round(height * scale))
-        image = _in_rgb(image)
-        if self._is_strip(image):
-            image, box = _surroundings(image, box)
-        return image.resize(size, Image.Resampling.BICUBIC, box=box)
+        return _in_rgb(image).resize(size, Image.Resampling.BICUBIC, box=box)
 
     def _resized(self, image: Image.Image) -> Image.Image:
+        self._check_length(image)
         height, width = self.size
         resampling = _RESAMPLING[self.interpolation]
         if self.resize is None:
-            self._check_length(image)
             return image.resize((width, height), resampling)
-        if self._is_strip(image):
-            return self._resized_strip(image)
         left, top = self._corner(image)
         return image.resize(self._whole(image), resampling).crop((left, top, left + width, top + height))
 
     def _check_length(self, image: Image.Image) -> None:
-        if max(image.size) > _LONGEST_SQUEEZED:
-            raise InputError(
-                f"an image of {image.width} x {image.height} pixels is too long to be squeezed into "
-                f"{self.size[1]} x {self.size[0]}: a side may have {_LONGEST_SQUEEZED} pixels; cut out what matters"
-            )
-
-    def _is_strip(self, image: Image.Image) -> bool:
-        """Whether the image has to be cut before it is resized, as its resized whole would be too large."""
         if self.resize is None:
-            return False
-        width, height = self._whole(image)
-        return width * height > _MOST_RESIZED
-
-    def _resized_strip(self, image: Image.Image) -> Image.Image:
-        """As cutting the resized whole, with nothing made but what is kept; beyond the whole it is black, too."""
-        height, width = self.size
-        (left, top), whole = self._corner(image), self._whole(image)
-        inner_width, inner_height = min(width, whole[0]), min(height, whole[1])
-        part, box = _surroundings(image, self._seen(image))
-        seen = part.resize((inner_width, inner_height), _RESAMPLING[self.interpolation], box=box)
-        cut = Image.new("RGB", (width, height))
-        cut.paste(seen, (max(0, -left), max(0, -top)))
-        return cut
+            is_too_long = max(image.size) > _LONGEST_SQUEEZED
+        else:
+            is_too_long = prod(self._whole(image)) > _MOST_RESIZED
+        if is_too_long:
+            raise InputError(
+                f"an image of {image.width} x {image.height} pixels is too long for a network that sees "
+                f"{self.size[1]} x {self.size[0]}: cut out what matters"
+            )
 
     def _whole(self, image: Image.Image) -> tuple[int, int]:
         """(width, height) of the image once its shorter side is `resize` long."""
@@ -194,18 +171,3 @@ class FlippedPreprocessing(Preprocessing):
 def _in_rgb(image: Image.Image) -> Image.Image:
     """The image itself where it is in RGB: a copy of a photograph is hundreds of megabytes."""
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _surroundings(image: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """The whole pixels a resampling of `box` looks at, and the box within them.
-
-    Pillow takes a box in single precision, which cannot tell neighbouring pixels apart far out on a long strip. Near
-    the corner of a smaller image it can.
-    """
-    left, top, right, bottom = box
-    # An image that shrinks is averaged over more pixels: no output pixel is made of more than the box itself.
-    across, down = _REACH * ceil(max(1.0, right - left)), _REACH * ceil(max(1.0, bottom - top))
-    first, last = max(0, floor(left) - across), min(image.width, ceil(right) + across)
-    upper, lower = max(0, floor(top) - down), min(image.height, ceil(bottom) + down)
-    part = image.crop((first, upper, last, lower))
-    return part, (left - first, top - upper, right - first, bottom - upper)
