@@ -113,13 +113,17 @@ class Transformer(nn.Module):
         return self.head(hidden.tanh().mean(1))
 
 
-@pytest.mark.parametrize("embedding", ["convolution", "linear"])
-@pytest.mark.parametrize("others", [0, 1, 2, 5, 9])
 @pytest.mark.parametrize(
-    ("size", "patch", "grid"),
-    [((64, 128), 16, (4, 8)), ((128, 64), 16, (8, 4)), ((28, 28), 14, (2, 2)), ((48, 64), 16, (3, 4))],
+    ("size", "patch", "grid", "others", "embedding"),
+    [
+        ((64, 128), 16, (4, 8), 0, "convolution"),
+        ((128, 64), 16, (8, 4), 1, "linear"),
+        ((28, 28), 14, (2, 2), 5, "convolution"),
+        ((28, 28), 14, (2, 2), 9, "linear"),
+        ((48, 64), 16, (3, 4), 2, "linear"),
+    ],
 )
-def test_the_grid_of_tokens_follows_the_image_whatever_comes_before_the_patches(embedding, others, size, patch, grid):
+def test_the_grid_of_tokens_follows_the_image_whatever_comes_before_the_patches(size, patch, grid, others, embedding):
     model = seeded(lambda: Transformer(patch, others, embedding)).eval()
     check(model, pictures(*size), "norm2", patches(grid), reshape="tokens")
 
@@ -228,9 +232,19 @@ class Residual(nn.Module):
         return maps + self.linear(self.norm(maps)).tanh()
 
 
-@pytest.mark.parametrize("channels", [3, 5, 16, 32])
-@pytest.mark.parametrize("size", [(32, 32), (32, 64), (64, 32), (64, 64), (40, 64)])
-@pytest.mark.parametrize("norms", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "size", "norms"),
+    [
+        *(
+            (3, (32, 32), True),
+            (5, (32, 64), False),
+            (16, (64, 32), True),
+            (32, (64, 64), False),
+            (16, (40, 64), False),
+        ),
+        *((5, (64, 64), True), (32, (32, 32), False)),
+    ],
+)
 def test_channels_last_is_told_and_turned_at_named_layers(channels, size, norms):
     model = seeded(lambda: LastChannels(channels, norms=norms)).eval()
     images = pictures(*size)
@@ -239,8 +253,7 @@ def test_channels_last_is_told_and_turned_at_named_layers(channels, size, norms)
     check(model, images, "embed", as_is)
 
 
-@pytest.mark.parametrize("channels", [6, 16, 32])
-@pytest.mark.parametrize("size", [(32, 64), (64, 64), (40, 64)])
+@pytest.mark.parametrize(("channels", "size"), [(6, (32, 64)), (16, (64, 64)), (32, (40, 64))])
 def test_a_network_that_ends_channels_last_is_explained_there(channels, size):
     model = seeded(lambda: LastChannels(channels)).eval()
     images = pictures(*size)
@@ -345,8 +358,7 @@ class Flipped(nn.Module):
         return self.head(self.body(both).mean((2, 3))).unflatten(0, (-1, 2)).mean(1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("method", AT_LAYER)
+@pytest.mark.parametrize(("method", "count"), [*((method, 2) for method in AT_LAYER), ("grad-cam", 1), ("grad-cam", 3)])
 def test_a_layer_that_does_not_have_one_row_for_each_image_is_refused(method, count):
     with pytest.raises(LayerError, match="first dimension does not count the images"):
         explainer(method, seeded(Flipped).eval(), layer="body")(pictures(16, 16, count), target=1)
@@ -371,8 +383,7 @@ class LengthFirst(nn.Module):
         return self.head(tokens.tanh().mean(0))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("reshape", ["tokens", (2, 2)])
+@pytest.mark.parametrize(("count", "reshape"), [(1, "tokens"), (2, (2, 2)), (4, "tokens"), (4, (2, 2))])
 def test_tokens_before_images_are_refused_even_if_there_are_as_many(count, reshape):
     model = seeded(LengthFirst).eval()
     with pytest.raises(LayerError, match="first dimension does not count the images"):
@@ -399,8 +410,7 @@ class Siamese(nn.Module):
         return torch.stack([-close, close], 1)
 
 
-@pytest.mark.parametrize("looks", [False, True])
-@pytest.mark.parametrize(("order", "call"), [("io", 1), ("oi", 2)])
+@pytest.mark.parametrize(("order", "call", "looks"), [("io", 1, False), ("oi", 2, False), ("oi", 2, True)])
 def test_the_layer_found_works_on_the_explained_image(order, call, looks):
     model = seeded(lambda: Siamese(order, looks)).eval()
     images, others = pictures(16, 16), pictures(16, 16).flip(0)
@@ -421,8 +431,7 @@ def test_where_it_cannot_be_told_which_call_saw_the_image_it_has_to_be_said():
         egcam.explain(model, pictures(16, 16), "grad-cam", target=1, inputs=(pictures(16, 16).flip(0),))
 
 
-@pytest.mark.parametrize("name", ["AttentionNet", "DomainAdaptiveResNet", "GlobalLocalNet", "AttnPooler"])
-@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(("name", "wrapped"), [("AttentionNet", False), ("GlobalLocalNet", True), ("AttnPooler", True)])
 def test_the_name_of_a_whole_network_does_not_matter(name, wrapped):
     kind = type(name, (nn.Sequential,), {})
     model = kind(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 4))

@@ -147,9 +147,10 @@ def test_imagenet_names_that_are_wrong_or_meant_twice():
 
 # Guided Grad-CAM is zero where Grad-CAM is negative everywhere.
 @pytest.mark.filterwarnings("ignore:guided-grad-cam:egcam.errors.ZeroMapWarning")
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("score", "function"), [("logit", lambda y: y), ("probability", lambda y: y.softmax(1)), ("sigmoid", torch.sigmoid)]
+    ("method", "score", "function"),
+    [(method, "probability", lambda y: y.softmax(1)) for method in METHODS]
+    + [("grad-cam", "logit", lambda y: y), ("grad-cam", "sigmoid", torch.sigmoid)],
 )
 def test_scores(method, score, function):
     model, images = small_net(), pictures(3)
@@ -160,9 +161,12 @@ def test_scores(method, score, function):
     assert found.options["score"] == score
 
 
-# Eigen-CAM asks for no score at all.
-@pytest.mark.parametrize("method", [name for name in HEAD_FREE if name != "eigen-cam"])
-@pytest.mark.parametrize(("score", "function"), [("probability", lambda y: y.softmax(1)), ("sigmoid", torch.sigmoid)])
+@pytest.mark.parametrize(
+    ("method", "score", "function"),
+    # Eigen-CAM asks for no score at all.
+    [(method, "probability", lambda y: y.softmax(1)) for method in HEAD_FREE if method != "eigen-cam"]
+    + [("grad-cam", "sigmoid", torch.sigmoid)],
+)
 def test_a_score_is_explained_in_every_pass(method, score, function):
     model, images = small_net(), pictures(3)
     found = explainer(method, model, score=score, signed=True)(images, 1)
