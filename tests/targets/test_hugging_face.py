@@ -114,3 +114,46 @@ def test_a_mask_of_segformer() -> None:
     found = egcam.explain(model, images, "grad-cam", Mask("dog", mask), signed=True)
     torch.testing.assert_close(found.maps, own_grad_cam(model, found.layer, images, score), rtol=1e-8, atol=1e-14)
     assert found.maps.abs().amax((1, 2)).min() > 0
+
+
+BLOCKS = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+def dpt() -> Any:
+    neck = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "backbone_out_indices": [0, 1, 2, 3]}
+    settings = transformers.DPTConfig(**BLOCKS, **neck, image_size=32, patch_size=8, id2label=NAMES, is_hybrid=False)
+    return built("DPTForSemanticSegmentation", settings)
+
+
+def yolos() -> Any:
+    settings = transformers.YolosConfig(
+        **BLOCKS, image_size=[32, 32], patch_size=8, num_detection_tokens=3, id2label=NAMES
+    )
+    return built("YolosForObjectDetection", settings)
+
+
+def test_the_default_adds_up_at_the_layer_that_is_found_in_dpt() -> None:
+    found = egcam.explain(dpt(), photographs(1).repeat(1, 1, 2, 2), target=Mask("dog"), reference="black", signed=True)
+    assert found.maps.abs().max() > 0
+    assert float(found.completeness.gap.abs().max()) < 1e-6 * float(found.completeness.total.abs().max())
+
+
+def test_a_box_of_yolos_is_explained_at_the_layer_that_is_found() -> None:
+    """Tokens of detections stand behind those of the patches."""
+    model, images = yolos(), photographs(1).repeat(1, 1, 2, 2)
+    with torch.no_grad():
+        output = model(images)
+    x, y, width, height = (32 * output.pred_boxes[0, 1]).tolist()
+    box = Box((x - width / 2, y - height / 2, x + width / 2, y + height / 2), "bird", iou=0.99)
+    found = egcam.explain(model, images, target=box, signed=True, reference="black")
+    torch.testing.assert_close(found.scores, output.logits.softmax(2)[:, 1, 2], rtol=1e-8, atol=0)
+    assert found.maps.shape == (1, 4, 4)
+    hires = egcam.explain(model, images, "hires-cam", target=box, signed=True, layer=found.layer, reshape="tokens")
+    kept: list[Tensor] = []
+    handle = model.get_submodule(found.layer).register_forward_hook(
+        lambda module, args, output: kept.append(output if isinstance(output, Tensor) else output[0])
+    )
+    score = model(images.clone().requires_grad_()).logits.softmax(2)[0, 1, 2]
+    handle.remove()
+    product = torch.autograd.grad(score, kept[0])[0] * kept[0].detach()
+    torch.testing.assert_close(hires.maps[0], product[0, 1:17].sum(1).reshape(4, 4), rtol=1e-6, atol=1e-14)
