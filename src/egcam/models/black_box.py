@@ -24,11 +24,10 @@ class BlackBox(nn.Module):
     def __init__(
         self,
         function: Callable[[Any], Any],
-        classes: Classes | None = None,
-        *,
-        returns: str = "scores",
-        channels_last: bool = False,
-        batch: int | None = None,
+        classes: Classes | None,
+        returns: str,
+        channels_last: bool,
+        batch: int | None,
     ) -> None:
         super().__init__()
         if isinstance(function, nn.Module) or not callable(function):
@@ -129,7 +128,7 @@ def black_box(
         >>> round(float(explanation.maps.max()), 3)  # a quarter of the image is a quarter of its brightness
         0.25
     """
-    return BlackBox(function, classes, returns=returns, channels_last=channels_last, batch=batch)
+    return BlackBox(function, classes, returns, channels_last, batch)
 
 
 def _as_tensors(output: Any) -> Any:

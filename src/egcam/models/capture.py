@@ -90,7 +90,7 @@ class _Tap:
         self.on_seen()
         if replacement is None:
             return None
-        return mapped_tensors(output, lambda tensor: replacement if tensor is found else tensor)
+        return with_first_tensor(output, replacement)
 
     def _take(self, found: Tensor) -> Tensor | None:
         if not self.with_gradient:
@@ -287,7 +287,7 @@ class Probe:
             [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, sources, strict=True)],
             [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, found, strict=True)],
             scores.detach(),
-            _detached(output),
+            mapped_tensors(output, Tensor.detach),
         )
 
     def _refuse_independent(self, taps: Sequence[_Tap]) -> None:
@@ -402,13 +402,3 @@ def does_not_reach(layers: str) -> LayerError:
         f"the explained score does not depend on {layers} through differentiable operations; choose a layer between "
         "the image and the score (and a target that does not detach it)"
     )
-
-
-def _detached(output: Any) -> Any:
-    if isinstance(output, Tensor):
-        return output.detach()
-    if isinstance(output, dict):
-        return {key: _detached(value) for key, value in output.items()}
-    if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
-        return type(output)(_detached(value) for value in output)
-    return output

@@ -420,20 +420,13 @@ def _is_read_widely(call: Call, trace: Trace) -> bool:
 
 
 def _why_unreadable(call: Call, trace: Trace) -> str:
-    if not are_tokens(trace, call):
-        try:
-            trace.grid(call)
-        except LayerError as error:
-            return str(error).partition(";")[0]
-        return "it works on tokens, and whether they are (N, length, channels) cannot be determined"
-    if trace.tokens_read(call) is not None:
-        return (
-            "whether what its last linear layers output are tokens (N, length, channels) of the image cannot be "
-            "determined"
-        )
+    try:
+        trace.grid(call)
+    except LayerError as error:
+        return str(error).partition(";")[0]
     return (
-        "it works on tokens (N, length, channels), and which of them its scores depend on cannot be determined: it "
-        "switches gradients off or has no weights yet"
+        "it works on tokens, and whether they are (N, length, channels) of the image, and which of them its scores "
+        "depend on, cannot be determined: it switches gradients off or has no weights yet"
     )
 
 

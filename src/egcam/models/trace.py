@@ -253,18 +253,9 @@ def _trace(
         image=recorder.number(followed),
         image_shape=tuple(image.shape[1:]),
         classes=_class_count(output),
-        other_inputs=_has_tensors(args, kwargs),
+        other_inputs=any(True for _ in tensors_in([args, kwargs])),
         places=_places_in(output, image.ndim - 2),
         influence=Influence(ref(model), like, args, kwargs) if has_numbers else None,
-    )
-
-
-def _has_tensors(*values: object) -> bool:
-    return any(
-        isinstance(value, Tensor)
-        or (isinstance(value, dict) and _has_tensors(*value.values()))
-        or (isinstance(value, tuple | list) and _has_tensors(*value))
-        for value in values
     )
 
 
