@@ -200,7 +200,9 @@ def mobilenet_v2() -> Classifier:
 
 def squeezenet1_1() -> Classifier:
     """SqueezeNet 1.1."""
-    return _quick(zoo.load("squeezenet1_1", weights=_weights("squeezenet1_1-deepscale-d97e37ae.pth")))
+    return _quick(
+        zoo.load("squeezenet1_1", _weights("squeezenet1_1-deepscale-d97e37ae.pth"), classes=imagenet_classes())
+    )
 
 
 def efficientnet_lite0() -> Classifier:

@@ -11,12 +11,11 @@ import pandas
 
 from egcam.attribution.registry import is_control
 from egcam.evaluation.signs import SURE, holm, paired_difference, sign_p
-from egcam.evaluation.stats import reliability as reliability_of
 from egcam.metrics import registry
 
 SCORES = Path(__file__).parent / "scores"
 OURS = "slope-cam"
-VARIANTS = ("expected, data",)
+FORMER = "two steps"  # of the default, with 32 samples: shown, not counted
 TRUTH = "the truth"  # the Shapley values of the layer's cells, taken as a map
 METRICS = {  # name: (heading, higher is better, digits)
     "insertion-deletion": ("ins-del ↑", True, 3),
@@ -28,8 +27,6 @@ METRICS = {  # name: (heading, higher is better, digits)
     "relevance-mass-accuracy": ("mass in box ↑", True, 3),
     "relevance-rank-accuracy": ("rank in box ↑", True, 3),
     "max-sensitivity": ("max-sensitivity ↓", False, 3),
-    "insertion-deletion-data": ("ins-del, other photographs ↑", True, 3),
-    "road-both-orders": ("ROAD ↑", True, 3),
 }
 _MANY_TIES = {metric.name for metric in registry.records() if metric.many_ties}
 
@@ -50,10 +47,9 @@ class Standing:
         return (f"behind {len(self.behind)}" if self.behind else found) + "°" * bool(self.unbeaten)
 
 
-def scores(name: str) -> pandas.DataFrame | None:
+def scores(name: str) -> pandas.DataFrame:
     """The long table of a study: model, method, image, metric, value."""
-    file = SCORES / f"{name}.parquet"
-    return pandas.read_parquet(file).astype({"value": "float64"}) if file.exists() else None
+    return pandas.read_parquet(SCORES / f"{name}.parquet").astype({"value": "float64"})
 
 
 def by_image(table: pandas.DataFrame, model: str, metric: str) -> pandas.DataFrame:
@@ -84,7 +80,7 @@ def standings_of(
     chances: dict[tuple[str, str], float] = {}
     for metric, found in columns.items():
         sign = 1 if higher[metric] else -1
-        others = [name for name in found.columns if name != ours and name not in VARIANTS]
+        others = [name for name in found.columns if name not in (ours, FORMER)]
         gain = np.stack([sign * paired_difference(found[ours].to_numpy(), found[one].to_numpy()) for one in others], 1)
         chance = sign_p(gain, metric in _MANY_TIES)
         for place, name in enumerate(others):
@@ -111,11 +107,11 @@ def tables_of_means(table: pandas.DataFrame, ours: str = OURS) -> Iterator[str]:
         metrics = metrics_of(table, model)
         columns = {metric: by_image(table, model, metric) for metric in metrics}
         yield f"**{model}**, {_counts(columns)} images\n"
-        yield from _header(["method", *(METRICS[metric][0] for metric in metrics)])
+        yield from header(["method", *(METRICS[metric][0] for metric in metrics)])
         average = pandas.DataFrame({metric: column.mean() for metric, column in columns.items()})
         methods = average[[not is_control(name) for name in average.index]]
         best = {m: methods[m].max() if METRICS[m][1] else methods[m].min() for m in metrics}
-        first = [name for name in dict.fromkeys((ours, OURS, *VARIANTS)) if name in average.index]
+        first = [name for name in dict.fromkeys((ours, OURS, FORMER)) if name in average.index]
         rest = [name for name in average.index if name not in first]
         for method in [*first, *sorted(rest, key=is_control)]:
             figures = []
@@ -130,22 +126,24 @@ def tables_of_means(table: pandas.DataFrame, ours: str = OURS) -> Iterator[str]:
         yield ""
 
 
-def verdicts(table: pandas.DataFrame, against: str = "grad-cam") -> Iterator[str]:
-    """One row for each network: the default's mean, that of another method, and where the default stands."""
+def verdicts(table: pandas.DataFrame, against: str = "grad-cam", ours: str = OURS) -> Iterator[str]:
+    """One row for each network: the default's mean, that of another method, and where the default stands; or where
+    `ours` stands.
+    """
     metrics = [metric for metric in METRICS if metric in set(table.metric)]
-    yield from _header(["network", "images", *(METRICS[metric][0] for metric in metrics)])
+    yield from header(["network", "images", *(METRICS[metric][0] for metric in metrics)])
     for model in sorted(table.model.unique()):
         own = metrics_of(table, model)
         columns = {metric: by_image(table, model, metric) for metric in own}
-        found = standings(table, model)
+        found = standings(table, model, ours)
         cells = []
         for metric in metrics:
             if metric not in own:
                 cells.append("")
                 continue
             digits = METRICS[metric][2]
-            ours, other = (float(columns[metric][name].mean()) for name in (OURS, against))
-            cells.append(f"{ours:.{digits}f} / {other:.{digits}f} {_marked(found[metric].word)}")
+            mean, other = (float(columns[metric][name].mean()) for name in (ours, against))
+            cells.append(f"{mean:.{digits}f} / {other:.{digits}f} {marked(found[metric].word)}")
         yield f"| {model} | {_counts(columns)} | " + " | ".join(cells) + " |"
     yield ""
 
@@ -167,13 +165,15 @@ def all_standings(table: pandas.DataFrame) -> dict[str, dict[str, Standing]]:
     }
 
 
-def not_ahead(where: str, found: dict[str, dict[str, Standing]]) -> Iterator[str]:
-    """A row for each network on which another method is ahead or a control is not beaten; nothing if there is none."""
-    rows = {network: (_behind(by_metric), _unbeaten(by_metric)) for network, by_metric in found.items()}
-    if any(any(row) for row in rows.values()):
-        yield from _header([where, "behind on", "not shown to beat every control on"])
-        yield from (f"| {network} | {' | '.join(row)} |" for network, row in rows.items() if any(row))
-        yield ""
+def not_ahead(questions: dict[str, dict[str, dict[str, Standing]]]) -> Iterator[str]:
+    """A row for each question and network on which another method is ahead or a control is not beaten; the standings
+    are by question, network and metric.
+    """
+    yield from header(["question", "network", "behind on", "not shown to beat every control on"])
+    for question, networks in questions.items():
+        rows = {network: (_behind(by_metric), _unbeaten(by_metric)) for network, by_metric in networks.items()}
+        yield from (f"| {question} | {network} | {' | '.join(row)} |" for network, row in rows.items() if any(row))
+    yield ""
 
 
 def _behind(by_metric: dict[str, Standing]) -> str:
@@ -190,35 +190,12 @@ def _unbeaten(by_metric: dict[str, Standing]) -> str:
     return ", ".join(metric for metric, standing in by_metric.items() if standing.unbeaten)
 
 
-def reliability(table: pandas.DataFrame) -> Iterator[str]:
-    """How far other images would give the same means of the methods, and which other metric a metric agrees with."""
-    models = sorted(table.model.unique())
-    metrics = [metric for metric in METRICS if metric in set(table.metric)]
-    yield from _header(["metric", *models, "agrees best with", "rank correlation"])
-    means = {
-        model: pandas.DataFrame(
-            {
-                metric: by_image(table, model, metric).mean() * (1 if METRICS[metric][1] else -1)
-                for metric in metrics_of(table, model)
-            }
-        )
-        for model in models
-    }
-    shared = [metric for metric in metrics if all(metric in means[model] for model in models)]
-    agreement = sum(means[model][shared].corr("spearman") for model in models) / len(models)
-    for metric in shared:
-        own = [reliability_of(by_image(table, model, metric).to_numpy()) for model in models]
-        others = agreement[metric].drop(metric)
-        nearest = str(others.idxmax())
-        figures = " | ".join(f"{value:.2f}" for value in own)
-        yield f"| {METRICS[metric][0][:-2]} | {figures} | {METRICS[nearest][0][:-2]} | {others[nearest]:.2f} |"
-    yield ""
-
-
-def _header(cells: list[str]) -> Iterator[str]:
+def header(cells: list[str]) -> Iterator[str]:
+    """The head of a table."""
     yield "| " + " | ".join(cells) + " |"
     yield "| --- |" + " --- |" * (len(cells) - 1)
 
 
-def _marked(word: str) -> str:
+def marked(word: str) -> str:
+    """A verdict, bold where the default is first."""
     return f"**{word}**" if word.startswith("first") else word

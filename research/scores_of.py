@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import data_infill  # noqa: F401 (registers its metric)
 import pandas
 
 from egcam.studies import Results

@@ -13,30 +13,26 @@ import argparse
 
 import pandas
 import torch
-from cell_shapley import REFERENCES, KeptValues, checksum, pictures
-from data_infill import InsertionDeletionOfData
+from cell_shapley import KeptValues, checksum, pictures
 from score_tables import SCORES, TRUTH
 
 import egcam
 from egcam.attribution.registry import create
 from egcam.imageops import heatmaps
-from egcam.metrics import Complexity, Infidelity, InsertionDeletion, Metric, Sparseness
+from egcam.metrics import Complexity, InsertionDeletion, Metric, Sparseness
 from egcam.metrics.case import Case
 
 METHODS = ("slope-cam", "hires-cam", "layer-cam", "grad-cam")
 _STEPS = 12
 
 
-def metrics_for(side: int, quick: bool) -> dict[str, Metric]:
-    """Those of the studies; there are no other photographs to fill in for small images."""
-    step = -(-side * side // _STEPS)
-    found: dict[str, Metric] = {
-        "insertion-deletion": InsertionDeletion(step),
-        "infidelity": Infidelity(),
+def metrics_for(side: int) -> dict[str, Metric]:
+    """Those of the studies."""
+    return {
+        "insertion-deletion": InsertionDeletion(-(-side * side // _STEPS)),
         "sparseness": Sparseness(),
         "complexity": Complexity(),
     }
-    return found | ({"insertion-deletion-data": InsertionDeletionOfData(step)} if side == 224 and not quick else {})
 
 
 def main() -> None:
@@ -45,16 +41,11 @@ def main() -> None:
     parser.add_argument("layer")
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--permutations", type=int, default=64)
-    parser.add_argument("--quick", action="store_true", help="fewer methods, and no infill with other photographs")
     given = parser.parse_args()
     classifier = egcam.zoo.load(given.model)
     model, name = classifier.model, f"{classifier.name}-{given.layer}"
     kept = KeptValues(SCORES / "shapley-precise" / f"{name}.npz")
-    methods = METHODS[:2] if given.quick else METHODS
-    explainers = {method: create(method, model, layer=given.layer) for method in methods}
-    if not given.quick:
-        data = pictures(classifier, "reference", REFERENCES, begin=3)
-        explainers["expected, data"] = egcam.SlopeCAM(model, given.layer, reference=data, samples=REFERENCES)
+    explainers = {method: create(method, model, layer=given.layer) for method in METHODS}
     rows = []
     for number, image in enumerate(pictures(classifier, "confirm", given.images)):
         found = {method: explainer(image[None]) for method, explainer in explainers.items()}
@@ -68,7 +59,7 @@ def main() -> None:
         case = Case(model, image[None], target=first.targets)
         for method, maps in heat.items():
             of_map = case.explained(maps)
-            for metric, measure in metrics_for(image.shape[-1], given.quick).items():
+            for metric, measure in metrics_for(image.shape[-1]).items():
                 value = float(measure(of_map))
                 where = {"model": classifier.name, "method": method, "image": number, "metric": metric}
                 rows.append({**where, "value": value})

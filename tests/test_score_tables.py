@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +76,25 @@ def test_hits_are_compared_on_the_images_where_methods_differ(score_tables: Any)
     assert score_tables.standings(table.assign(metric="sparseness"), "net")["sparseness"].word == "tied"
 
 
+def rows_behind(score_tables: Any, gains: dict[str, float]) -> list[str]:
+    """The rows below the head of the table of what is not ahead."""
+    lines = [*score_tables.not_ahead({"Question": score_tables.all_standings(scored(gains))})]
+    assert lines[0].startswith("| question | network |")
+    return lines[2:-1]
+
+
 def test_not_ahead_names_metrics_and_who_is_ahead(score_tables: Any) -> None:
     gains = {"grad-cam": 0.1, "hires-cam": -0.1, "layer-cam": 0.1, "random": 0.0}
-    lines = [*score_tables.not_ahead("Question", score_tables.all_standings(scored(gains)))]
-    assert lines[0].startswith("| Question |")
-    assert lines[2:] == ["| net | ins-del (hires-cam) | ins-del |", ""]
+    assert rows_behind(score_tables, gains) == ["| Question | net | ins-del (hires-cam) | ins-del |"]
 
 
 def test_not_ahead_says_all_others_once(score_tables: Any) -> None:
     gains = {"grad-cam": -0.1, "hires-cam": -0.1, "layer-cam": -0.1}
-    lines = [*score_tables.not_ahead("Question", score_tables.all_standings(scored(gains)))]
-    assert lines[2] == "| net | ins-del (all others) |  |"
+    assert rows_behind(score_tables, gains) == ["| Question | net | ins-del (all others) |  |"]
 
 
 def test_nothing_is_said_where_the_default_is_first(score_tables: Any) -> None:
-    assert not [*score_tables.not_ahead("Question", score_tables.all_standings(scored({"grad-cam": 0.1})))]
+    assert rows_behind(score_tables, {"grad-cam": 0.1}) == []
 
 
 def test_the_best_method_is_bold_and_a_control_never(score_tables: Any) -> None:
@@ -98,3 +103,46 @@ def test_the_best_method_is_bold_and_a_control_never(score_tables: Any) -> None:
     lines = [*score_tables.tables_of_means(pandas.concat([table, control]))]
     assert "| slope-cam | **1.000** |" in lines
     assert "| random * | 1.000 |" in lines
+
+
+def shown_by_hand(differences: Any, many_ties: bool) -> float:
+    """The chance that fair coins are as one-sided as these signs, from its definition."""
+    above, below = int((differences > 0).sum()), int((differences < 0).sum())
+    coins = above + below if many_ties else len(differences)
+    return min(1.0, 2 * sum(comb(coins, heads) for heads in range(max(above, below), coins + 1)) / 2**coins)
+
+
+def test_the_kept_scores_by_another_way(score_tables: Any) -> None:
+    """Every verdict of one study again: pairs, signs and Holm's steps written out."""
+    table, higher = score_tables.scores("confirm-cifar"), {"insertion-deletion", "sparseness"}
+    for model in table.model.unique():
+        chances, gains = {}, {}
+        for metric in table[table.model == model].metric.unique():
+            values = score_tables.by_image(table, model, metric)
+            for name in values.columns.drop(["slope-cam", score_tables.FORMER]):
+                gain = (values["slope-cam"] - values[name]) * (1 if metric in higher else -1)
+                gain[gain.abs() <= 1e-6 * values[["slope-cam", name]].abs().max(axis=1)] = 0
+                chances[metric, name] = shown_by_hand(gain, many_ties=False)
+                gains[metric, name] = (gain > 0).sum() - (gain < 0).sum()
+        shown, left = set(), len(chances)
+        for key in sorted(chances, key=chances.__getitem__):
+            if chances[key] * left > 0.05:
+                break
+            shown.add(key)
+            left -= 1
+        for metric, standing in score_tables.standings(table, model).items():
+            methods = [*standing.others]
+            assert set(standing.ahead) == {
+                name for name in methods if (metric, name) in shown and gains[metric, name] > 0
+            }
+            assert set(standing.behind) == {
+                name for name in methods if (metric, name) in shown and gains[metric, name] < 0
+            }
+
+
+def test_the_page_says_what_the_scores_say(score_tables: Any) -> None:
+    default_page = pytest.importorskip("default_page")
+    written = default_page.PAGE.read_text(encoding="utf-8")
+    assert written == default_page.page(), "python research/default_page.py writes it again"
+    for file in default_page.LANDING:
+        assert all(line in file.read_text(encoding="utf-8") for line in default_page.landing())
