@@ -1,9 +1,8 @@
-"""Write docs/results/default.md and the table of known answers from the scores kept in research/scores.
+"""Write the tables of docs/results/index.md and of known answers from the scores kept in research/scores.
 
     python research/default_page.py              # and research/tables.md: the means of every method
 
-Nothing on the page is put together by hand; its first paragraphs are research/pages/default.md. The table of known
-answers goes into README.md and docs/index.md, between two marks.
+Each table stands between two marks of its page. That of known answers is in README.md and docs/index.md.
 """
 
 from __future__ import annotations
@@ -29,39 +28,26 @@ from score_tables import (
 )
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "results" / "default.md"
+PAGE = HERE.parent / "docs" / "results" / "index.md"
 TABLES = HERE / "tables.md"
 LANDING = (HERE.parent / "README.md", HERE.parent / "docs" / "index.md")
-MARKS = "<!-- known answers: written by research/default_page.py -->\n", "<!-- end of known answers -->"
+MARKS = "<!-- known answers: written by research/default_page.py -->", "<!-- end of known answers -->"
 JUDGED = "slope-cam, 16"  # as it is by default
-USUAL = "Insertion-deletion and other metrics, each method at its usual layer"
-AT_ITS_LAYER = "All methods at the default's layer"
-QUESTIONS = {  # the files of scores, whose mean stands beside the default's, and what to know
-    USUAL: (
+QUESTIONS = {  # mark on the page: the question, the files of its scores, and whose mean stands beside the default's
+    "usual": (
+        "each at its usual layer",
         ("confirm-usual", "confirm-vgg", "confirm-cifar", "confirm-vit"),
         "grad-cam",
-        "",
     ),
-    AT_ITS_LAYER: (
-        ("confirm-same", "confirm-same-cifar", "confirm-same-vit"),
-        "hires-cam",
-        "",
-    ),
-    "Grids of four images": (
-        ("confirm-grids", "confirm-grids-cifar"),
-        "grad-cam",
-        "The share of heat in the cell that shows the explained class, each method at its usual layer "
-        "(`research/grids.py`).\n",
-    ),
-    "Steadiness under noise": (
-        ("confirm-sensitivity", "confirm-sensitivity-cifar"),
-        "grad-cam",
-        "No controls here: a map that never changes is perfectly steady.\n",
-    ),
+    "same": ("all at the default's layer", ("confirm-same", "confirm-same-cifar", "confirm-same-vit"), "hires-cam"),
+    "planted": ("planted patch, usual layers", ("confirm-planted", "confirm-planted-cifar"), "grad-cam"),
+    "grids": ("grids, usual layers", ("confirm-grids", "confirm-grids-cifar"), "grad-cam"),
+    "steady": ("steadiness", ("confirm-sensitivity", "confirm-sensitivity-cifar"), "grad-cam"),
 }
 LANDING_TESTS = ("walls", "gridpg", "patch", "shapes", "unit+", "cells")
 LANDING_METHODS = {
     "slope-cam": "**SlopeCAM**",
+    "expected-grad-cam": "Expected Grad-CAM",
     "hires-cam": "HiResCAM",
     "eigen-grad-cam": "EigenGradCAM",
     "layer-cam": "LayerCAM",
@@ -76,12 +62,12 @@ NETWORKS = {  # as the tables of cells name them
     "alexnet": "AlexNet",
     "efficientnet-lite0": "EfficientNet-Lite0",
     "mobilenet_v2": "MobileNetV2",
-    "resnet20": "ResNet-20 (CIFAR-10)",
-    "resnet56": "ResNet-56 (CIFAR-10)",
+    "resnet20": "ResNet-20",
+    "resnet56": "ResNet-56",
     "squeezenet1_1": "SqueezeNet 1.1",
     "vgg16": "VGG-16",
-    "vit": "ViT (CIFAR-10)",
-    "mean_vit": "ViT without class token (CIFAR-10)",
+    "vit": "ViT",
+    "mean_vit": "ViT without class token",
 }
 
 
@@ -113,7 +99,7 @@ def agreement() -> Iterator[str]:
         "n = 32": "slope-cam, 32",
         "64 of the data": "slope-cam, data, 64",
     }
-    shown |= {FORMER: FORMER, "HiResCAM": "hires-cam"}
+    shown |= {FORMER: FORMER}
     yield from header(["network", "images", *shown, "next method", "n = 16, corrected", "n = 16 stands"])
     for label, values in cells().items():
         means = values.mean()
@@ -140,7 +126,7 @@ def standings_in_known_answers() -> dict[str, Standing]:
 
 
 def landing() -> Iterator[str]:
-    """The known answers that fit a first page: ten methods, one of them a control, and six tests."""
+    """The known answers that fit a first page: eleven methods, one of them a control, and six tests."""
     average = known_answer_scores().pivot_table(index="method", columns="test", values="score", observed=True)
     yield "| | " + " | ".join(f"{test} {'↓' if test == 'walls' else '↑'}" for test in LANDING_TESTS) + " |"
     yield "|---|" + "---|" * len(LANDING_TESTS)
@@ -150,17 +136,18 @@ def landing() -> Iterator[str]:
 
 
 def questions() -> dict[str, pandas.DataFrame]:
-    """The scores behind each question but the first, of networks that today's default was measured on."""
-    found = {}
-    for question, (names, _, _) in QUESTIONS.items():
-        table = pandas.concat([scores(name) for name in names])
-        if question == AT_ITS_LAYER:  # the default's maps are the same
-            usual = pandas.concat([scores(name) for name in QUESTIONS[USUAL][0]])
-            usual = usual[(usual.method == OURS) & usual.model.isin(table.model.unique())]
-            table = pandas.concat([table, usual])
-        measured = table[table.method == OURS].model.unique()
-        if len(measured):
-            found[question] = table[table.model.isin(measured)]
+    """The scores behind each question but the first; † where only the former default was measured."""
+    found: dict[str, pandas.DataFrame] = {}
+    for mark, (_, names, _) in QUESTIONS.items():
+        table = pandas.concat([scores(name) for name in names]).astype({"model": str, "method": str})
+        table["model"] = table.model.str.removesuffix(" (CIFAR-10)")
+        if mark == "same":  # the default's maps are those at its usual layer
+            ours = found["usual"][found["usual"].method == OURS]
+            table = pandas.concat([table, ours[ours.model.isin(table.model.unique())]])
+        before = ~table.model.isin(table[table.method == OURS].model.unique())
+        table.loc[before, "method"] = table.method[before].replace({FORMER: OURS})
+        table.loc[before, "model"] += "†"
+        found[mark] = table
     return found
 
 
@@ -170,55 +157,53 @@ def truth_as_map() -> Iterator[str]:
     yield from verdicts(table.assign(model=table.model.map(NETWORKS)), "hires-cam", TRUTH)
 
 
-def page() -> str:
-    """What is not ahead, then each question."""
+def tables() -> dict[str, list[str]]:
+    """The tables of the page by their marks."""
     asked = questions()
-    primary = {label: {"cells": standing_in_cells(values)} for label, values in cells().items()}
-    found = {
-        "Shapley values of cells": primary,
-        **{question: all_standings(table) for question, table in asked.items()},
-        "Tests with a known answer": {"`egcam truth`": standings_in_known_answers()},
+    behind = {
+        "Shapley values": {label: {"agreement": standing_in_cells(values)} for label, values in cells().items()},
+        **{QUESTIONS[mark][0]: all_standings(table) for mark, table in asked.items()},
+        "known answers": {"`egcam truth`": standings_in_known_answers()},
     }
-    parts = [(HERE / "pages" / "default.md").read_text(encoding="utf-8"), "## Where it is not ahead\n"]
-    parts += [*not_ahead(found), "## Against the Shapley values of the layer's cells\n", _CELLS, *agreement()]
-    for question, table in asked.items():
-        _, against, text = QUESTIONS[question]
-        parts += [f"## {question}\n", *([text] if text else []), *verdicts(table, against)]
-    parts += ["## What the truth itself scores\n", _TRUTH, *truth_as_map()]
-    return "\n".join(parts).rstrip() + "\n"
+    found = {"behind": [*not_ahead(behind)], "cells": [*agreement()], "truth": [*truth_as_map()]}
+    return found | {mark: [*verdicts(table, QUESTIONS[mark][2])] for mark, table in asked.items()}
 
 
-def tables() -> str:
+def every_mean() -> str:
     """The means of every method."""
     parts = ["# The means of every method\n\nWritten by `research/default_page.py`.\n"]
-    for question, table in questions().items():
-        parts += [f"## {question}\n", *tables_of_means(table)]
+    for mark, table in questions().items():
+        parts += [f"## {QUESTIONS[mark][0].capitalize()}\n", *tables_of_means(table)]
     return "\n".join(parts).rstrip() + "\n"
 
 
-_CELLS = """\
-Pearson correlation of signed maps with the Shapley value of each cell: the mean change of the score when the cell's
-activations replace those of a reference, over random orders of the cells (`egcam.truth.cell_shapley`). The values are
-the mean of two referees, each with orders and images of the data of its own that no map has seen. "Corrected" is n = 16
-divided by how well the two referees know the truth: with q their agreement, sqrt(2 q / (1 + q)). "64 of the data":
-references are 64 other images of the data, all else has the package's photographs.
-"""
-_TRUTH = """\
-The Shapley values taken as a map, rectified and enlarged (`research/truth_as_map.py`): the truth's mean / HiResCAM's,
-and where the truth stands. A metric by which a method is ahead of the truth rewards something else than being right.
-"""
+def written_into(text: str, begin: str, end: str, lines: list[str]) -> str:
+    """The text with these lines between its two marks."""
+    if text.count(begin) != 1:
+        raise ValueError(f"the page must hold {begin} once")
+    before, _, rest = text.partition(begin)
+    _, end, after = rest.partition(end)
+    return "".join([before, begin, "\n", *(f"{line}\n" for line in lines), end, after])
+
+
+def page(text: str) -> str:
+    """The page of results with today's tables."""
+    for mark, lines in tables().items():
+        text = written_into(text, f"<!-- {mark} -->", "<!-- end -->", ["", *lines])
+    return text
+
+
+def first_page(text: str) -> str:
+    """README or the site's first page with today's known answers."""
+    return written_into(text, *MARKS, [*landing()])
 
 
 def main() -> None:
-    PAGE.write_text(page(), encoding="utf-8")
-    TABLES.write_text(tables(), encoding="utf-8")
-    for file in LANDING:
-        text = file.read_text(encoding="utf-8")
-        assert all(text.count(mark) == 1 for mark in MARKS), f"{file} must hold the two marks of the table"
-        before, _, rest = text.partition(MARKS[0])
-        _, _, after = rest.partition(MARKS[1])
-        file.write_text("".join([before, MARKS[0], *(f"{line}\n" for line in landing()), MARKS[1], after]), "utf-8")
-    print(PAGE, TABLES, *LANDING, sep="\n")
+    for file, write in ((PAGE, page), *((file, first_page) for file in LANDING)):
+        file.write_text(write(file.read_text(encoding="utf-8")), encoding="utf-8")
+        print(file)
+    TABLES.write_text(every_mean(), encoding="utf-8")
+    print(TABLES)
 
 
 if __name__ == "__main__":

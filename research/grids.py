@@ -1,6 +1,6 @@
 """Grids of four images of different classes, for the grid pointing game on real, unchanged networks.
 
-    python research/grids.py grids/          # writes grids/imagenet, grids/groups and grids/cifar10
+    python research/grids.py grids/          # writes grids/imagenet and grids/cifar10
 
 Images of the confirming half that all networks of a kind get right, and are sure of; one cell of each grid is
 explained, and the mask is that cell. For the studies `confirm-grids*`, in which networks are named
@@ -39,7 +39,6 @@ class Kind:
 
 KINDS = {
     "imagenet": Kind(("mobilenet_v2", "squeezenet1_1", "efficientnet_lite0"), 224, 0.5),
-    "groups": Kind(("alexnet_groups", "vgg16_groups"), 224, 0.5),
     "cifar10": Kind(("resnet20", "resnet56"), 32, 0.99),
 }
 CELLS = 2
@@ -65,9 +64,7 @@ def labels_of(kind: str) -> Tensor:
         with np.load(Path(os.environ["EGCAM_CIFAR"]) / "confirm.npz") as file:
             return torch.from_numpy(file["y"].astype(np.int64)).flatten()
     with open(os.environ["EGCAM_HALVES"], newline="") as file:
-        found = [int(row["class_index"]) for row in csv.DictReader(file) if row["part"] == "confirm"]
-    groups = networks.class_groups()
-    return torch.tensor([groups[label] for label in found] if kind == "groups" else found)
+        return torch.tensor([int(row["class_index"]) for row in csv.DictReader(file) if row["part"] == "confirm"])
 
 
 def write(kind: str, folder: Path) -> None:

