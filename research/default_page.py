@@ -31,7 +31,6 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results" / "index.md"
 TABLES = HERE / "tables.md"
 LANDING = (HERE.parent / "README.md", HERE.parent / "docs" / "index.md")
-MARKS = "<!-- known answers: written by research/default_page.py -->", "<!-- end of known answers -->"
 JUDGED = "slope-cam, 16"  # as it is by default
 QUESTIONS = {  # mark on the page: the question, the files of its scores, and whose mean stands beside the default's
     "usual": (
@@ -177,8 +176,9 @@ def every_mean() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def written_into(text: str, begin: str, end: str, lines: list[str]) -> str:
-    """The text with these lines between its two marks."""
+def written_into(text: str, mark: str, lines: list[str]) -> str:
+    """The text with these lines between the mark and the end of its block."""
+    begin, end = f"<!-- {mark} -->", "<!-- end -->"
     if text.count(begin) != 1:
         raise ValueError(f"the page must hold {begin} once")
     before, _, rest = text.partition(begin)
@@ -189,13 +189,13 @@ def written_into(text: str, begin: str, end: str, lines: list[str]) -> str:
 def page(text: str) -> str:
     """The page of results with today's tables."""
     for mark, lines in tables().items():
-        text = written_into(text, f"<!-- {mark} -->", "<!-- end -->", ["", *lines])
+        text = written_into(text, mark, ["", *lines])
     return text
 
 
 def first_page(text: str) -> str:
     """README or the site's first page with today's known answers."""
-    return written_into(text, *MARKS, [*landing()])
+    return written_into(text, "known_answers", [*landing()])
 
 
 def main() -> None:
