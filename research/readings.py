@@ -34,7 +34,7 @@ from torch.nn import functional
 
 import egcam
 from egcam.attribution.registry import create
-from egcam.metrics.complexity import complexity, sparseness
+from egcam.metrics import Complexity, Sparseness
 from egcam.photos.files import read_image
 
 RESEARCH = Path(__file__).parent
@@ -118,11 +118,11 @@ def reading(model: nn.Module, layer: str, data: Tensor, **changed: Any) -> egcam
 
 def explainers(name: str, plain: nn.Module, model: nn.Module, data: Tensor) -> dict[str, egcam.Explainer]:
     """All of egcam's; `model` remembers its feature maps, and `plain` is the same without."""
-    options = {"integrated-grad-cam": {"steps": 16}, "smooth-grad-cam++": {"samples": 16}}
+    options = {"integrated-grad-cam": {"samples": 16}, "smooth-grad-cam++": {"samples": 16}}
     found = {
         method: create(method, model, layer=LAYER, **options.get(method, {})) for method in RIVALS if "," not in method
     }
-    found["integrated-grad-cam, authors"] = create("integrated-grad-cam", model, layer=LAYER, steps=16, authors=True)
+    found["integrated-grad-cam, authors"] = create("integrated-grad-cam", model, layer=LAYER, samples=16, authors=True)
     found |= {label: reading(model, LAYER, data, **changed) for label, changed in READINGS.items()}
     finer = FINER[name.split("_")[0]]
     return found | {f"{method}, before the pooling": create(method, plain, layer=finer) for method in BEFORE_POOLING}
@@ -158,8 +158,8 @@ def scores_of(cells: Tensor, size: torch.Size) -> dict[str, float]:
         peak = some.amax()
         some = some / peak if peak > 0 else some
         maps = functional.interpolate(some[None].float(), size, mode="bilinear", align_corners=False)[0]
-        found[f"{prefix}sparseness"] = float(sparseness(maps))
-        found[f"{prefix}complexity"] = float(complexity(maps))
+        found[f"{prefix}sparseness"] = float(Sparseness()(maps))
+        found[f"{prefix}complexity"] = float(Complexity()(maps))
     return found
 
 
