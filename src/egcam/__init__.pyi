@@ -55,6 +55,7 @@ from egcam.attribution.slope_cam import SlopeCAM as SlopeCAM
 from egcam.attribution.surrogates import LIME as LIME
 from egcam.attribution.surrogates import KernelSHAP as KernelSHAP
 from egcam.attribution.weightings import Weighting as Weighting
+from egcam.attribution.windows import Windows as Windows
 from egcam.errors import EgcamError as EgcamError
 from egcam.errors import ZeroMapWarning as ZeroMapWarning
 from egcam.evaluation.evaluate import evaluate as evaluate

@@ -53,7 +53,7 @@ class Mask(InSetting):
     def __call__(self, output: Any) -> Tensor:
         """The mean score of the class over the mask, in one image's output."""
         if self.mask is None:
-            return _class_map(output, self, None, 2 if self.size is None else len(self.size)).mean()
+            return class_map(output, self, None, 2 if self.size is None else len(self.size)).mean()
         size = tuple(self.mask.shape)
         if self.size is not None and len(size) != len(self.size):
             raise TargetError(
@@ -66,7 +66,7 @@ class Mask(InSetting):
                 f"the mask is {size}, but the image is {self.size} and the model's output {own}: pass a mask of one of "
                 "these sizes"
             )
-        scores = _class_map(output, self, size, len(size))
+        scores = class_map(output, self, size, len(size))
         return scores[self.mask.to(scores.device)].mean()
 
     @property
@@ -116,7 +116,7 @@ class Pixel(InSetting):
         """The class's score at the pixel, in one image's output."""
         if self.size is not None and len(self.size) != 2:
             raise TargetError(f"a pixel is one of an image, and this is of size {self.size}: use Mask(label, mask)")
-        scores = _class_map(output, self, self.size, 2)
+        scores = class_map(output, self, self.size, 2)
         height, width = scores.shape
         if not (0 <= self.row < height and 0 <= self.column < width):
             raise TargetError(
@@ -135,7 +135,7 @@ class Pixel(InSetting):
         return f"{named(self.label, self.classes)} at row {self.row}, column {self.column}"
 
 
-def _class_map(output: Any, target: Mask | Pixel, size: Size | None, axes: int) -> Tensor:
+def class_map(output: Any, target: Mask | Pixel, size: Size | None, axes: int) -> Tensor:
     """(H, W) the class's score at each pixel of an image of this size; None is the output's own size."""
     maps = segmentation_in(output, axes)
     if size is not None and tuple(maps.shape[1:]) != size:
