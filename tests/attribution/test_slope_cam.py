@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import egcam
 from egcam.errors import IncompleteMapWarning, MethodError, ZeroMapWarning
 from egcam.models.session import session_of
+from egcam.targets import Mask
 from support.networks import perceptron_head, signed_activations
 from support.networks import pictures as small_pictures
 from support.steps_by_hand import attribution
@@ -135,6 +136,20 @@ def test_probabilities_and_callables_are_explained_as_they_are() -> None:
     torch.testing.assert_close(
         square.completeness.total, here[:, 1] ** 2 - (there[:, 1] ** 2).mean(), rtol=1e-9, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("target", [Mask(1, score="probability"), [lambda output: output[1].tanh().mean()]])
+def test_a_target_that_goes_by_image_has_slopes_whatever_it_computes(target: object) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 3, 3, padding=1)]
+    segmenter = nn.Sequential(*layers).double().eval()
+    image, others = torch.rand(1, 1, 8, 8, dtype=torch.float64), torch.rand(5, 1, 8, 8, dtype=torch.float64)
+    cam = egcam.SlopeCAM(segmenter, "1", reference=others, signed=True)
+    sides = cam(image, target).completeness
+    one = Mask(1, score="probability") if isinstance(target, Mask) else target[0]
+    scores = torch.stack([one(segmenter(some[None])[0].detach()) for some in torch.cat([image, others])])
+    assert bool(sides.exact.all())
+    torch.testing.assert_close(sides.total, (scores[0] - scores[1:].mean())[None])
 
 
 def test_an_image_among_its_references_is_not_compared_with_itself() -> None:

@@ -169,10 +169,10 @@ class _Place:
             output, here = tail.output, tail.activations
             runs = self._run_from_layer(tail, ends.activations)
         self.task.note_first(output, here, self.probe.points[0])
-        score, of_score = self._recorded_score(output)
         parts = []
         for run in runs:
             record = self._recorded_rows(len(run.leaf)) if by_row else recording.record
+            score, of_score = self._recorded_score(output, len(run.leaf))
             weighted, lower = self._slopes(run, record, of_score, here)
             parts.append(self._reduced(weighted, lower))
         maps, totals, lower = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -210,12 +210,13 @@ class _Place:
             raise Unlike
         return wide_enough(found) * step, lower.detach()
 
-    def _recorded_score(self, output: Any) -> tuple[Tensor, Record]:
-        """(1,) the image's score, and what its operations got."""
+    def _recorded_score(self, output: Any, count: int) -> tuple[Tensor, Record]:
+        """(n,) the image's score, and what its operations got, in as many rows as references: a target goes by row."""
         recording = Recording()
+        output, count = _in_rows(output, count)
         copies = mapped_tensors(output, lambda tensor: recording.mark(tensor.detach().clone()))
         with torch.no_grad(), recording:
-            return self._scores(copies, 1), recording.record
+            return self._scores(copies, count), recording.record
 
     def _recorded_rows(self, count: int) -> Record:
         """The image recorded in as many rows as references are run."""
@@ -375,6 +376,13 @@ class _Place:
         references = self._scores(ends.output, len(lower))
         score = self._scores(tail.output, 1)
         return Steps(maps, totals, score[0], lower, references, self._rounding(here, score), reason)
+
+
+def _in_rows(output: Any, count: int) -> tuple[Any, int]:
+    """One image's output for so many images, where it has rows: not that of a detector, which lists what it finds."""
+    if isinstance(output, list) or not all(tensor.ndim and len(tensor) == 1 for tensor in tensors_in(output)):
+        return output, 1
+    return mapped_tensors(output, lambda tensor: tensor.expand(count, *tensor.shape[1:])), count
 
 
 def _columns(outputs: Sequence[Any]) -> list[Tensor]:

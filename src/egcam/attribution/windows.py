@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import product
 from math import ceil, exp
@@ -53,7 +54,8 @@ class Windows:
         even: windows evenly spread, as nnU-Net's; False moves the last one back to the end, as MONAI's.
 
     Example:
-        >>> net = nn.Sequential(nn.Conv2d(1, 2, 4, 4), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+        >>> body = [nn.Conv2d(1, 2, 4, 4), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1)]
+        >>> net = nn.Sequential(*body, nn.Flatten(), nn.Linear(2, 2))
         >>> scene = torch.rand(1, 32, 64)
         >>> whole = Windows(net.eval(), (16, 16), 0.5).explain(scene, target=1, layer="1", signed=True)
         >>> whole.maps.shape, whole.size, bool(whole.completeness.gap.abs() < 1e-5)
@@ -143,22 +145,23 @@ class Windows:
         size = tuple(int(side) for side in source.shape[1:])
         plan = _Plan(self, size, self._wanted(target, options), prepare or _as_float)
         explainer = create(method, self.model, **{**options, "signed": True})
-        runs = list(plan.runs())
+        starts = plan.starts()
         sums = _Sums()
         kept = None if folder is None else _Kept(Path(folder), self._print(source, method, target, options))
         if kept is not None:
             sums = kept.read()
         if progress is not None:
-            progress(sums.done, len(runs))
-        while sums.done < len(runs):
-            start, weights = runs[sums.done]
+            progress(sums.done, len(starts))
+        while sums.done < len(starts):
+            start = starts[sums.done]
+            weights = plan.weights(start)
             piece = plan.prepare(source[(slice(None), *_slices(start, self.size))])
             found = explainer(piece.to(_device(self.model)), plan.target(weights))
-            sums = sums.plus(found, start, self.size, size, 1.0 if weights is not None else 1 / len(runs))
-            if kept is not None and (sums.done % every == 0 or sums.done == len(runs)):
+            sums = sums.plus(found, start, self.size, size, 1.0 if weights is not None else 1 / len(starts))
+            if kept is not None and (sums.done % every == 0 or sums.done == len(starts)):
                 kept.write(sums)
             if progress is not None:
-                progress(sums.done, len(runs))
+                progress(sums.done, len(starts))
         facts = {**options, "windows": list(self.size), "overlap": self.overlap}
         return sums.explanation(self.model, size, target, bool(options.get("signed")), explainer.classes, facts)
 
@@ -192,21 +195,32 @@ class _Plan:
     wanted: Any
     prepare: Prepare
 
-    def runs(self) -> Iterator[tuple[Start, Tensor | None]]:
-        """Each window's start and (*size) weights, in order."""
-        starts = self.windows.starts(self.size)
-        if not isinstance(self.wanted, Mask):
-            yield from ((start, None) for start in starts)
-            return
-        mask = self.wanted.mask
+    def starts(self) -> list[Start]:
+        """Of the windows to run, in order."""
+        starts, mask = self.windows.starts(self.size), self._mask
+        if mask is None:
+            return starts
+        return [start for start in starts if bool(mask[_slices(start, self.windows.size)].any())]
+
+    @property
+    def _mask(self) -> Tensor | None:
+        mask = self.wanted.mask if isinstance(self.wanted, Mask) else None
         if mask is not None and tuple(mask.shape) != self.size:
             raise TargetError(f"the mask is {tuple(mask.shape)} and the input {self.size}: pass a mask of the whole")
-        count = int(np.prod(self.size)) if mask is None else int(mask.sum())
+        return mask
+
+    @cached_property
+    def _count(self) -> int:
+        """How many places the mask has."""
+        return int(np.prod(self.size)) if self._mask is None else int(self._mask.count_nonzero())
+
+    def weights(self, start: Start) -> Tensor | None:
+        """(*size) with which a window's places count for the whole; None where the mean of windows is explained."""
+        if not isinstance(self.wanted, Mask):
+            return None
         weights, lines = self.windows.weights(), self.windows.lines(self.size)
-        for start in starts:
-            inside = torch.ones(()) if mask is None else mask[_slices(start, self.windows.size)].cpu()
-            if bool(inside.any()):
-                yield start, weights * inside / _sum_at(start, lines, weights) / count
+        inside = 1 if self._mask is None else self._mask[_slices(start, self.windows.size)].cpu()
+        return weights * inside / _sum_at(start, lines, weights) / self._count
 
     def target(self, weights: Tensor | None) -> Any:
         """What is explained in a window."""

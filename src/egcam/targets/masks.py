@@ -78,7 +78,7 @@ class Mask(InSetting):
     def description(self) -> str:
         """The class, and where."""
         what = "pixels" if self.mask is None or self.mask.ndim == 2 else "places"
-        where = "everywhere" if self.mask is None else f"in {int(self.mask.sum())} {what}"
+        where = "everywhere" if self.mask is None else f"in {int(self.mask.count_nonzero())} {what}"
         return f"{named(self.label, self.classes)} {where}"
 
 
@@ -163,7 +163,7 @@ def _as_mask(mask: Any) -> Tensor:
             f"a mask is (height, width), of a volume (depth, height, width), not {tuple(made.shape)}; for one each "
             "image, pass a list of targets"
         )
-    made = made > 0.5 if made.is_floating_point() else made != 0
+    made = made > 0.5 if made.is_floating_point() else made.bool()
     if not bool(made.any()):
         raise TargetError("the mask is empty: there is no pixel to explain")
     return made
