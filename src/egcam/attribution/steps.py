@@ -399,6 +399,8 @@ def _joined(outputs: Sequence[Any]) -> Any:
     """One output of several batches' outputs; what has no rows is the first one's."""
     if len(outputs) == 1:
         return outputs[0]
+    if isinstance(outputs[0], list):  # one part for each image
+        return [part for output in outputs for part in output]
     columns = zip(*(list(tensors_in(output)) for output in outputs), strict=True)
     tensors = iter([torch.cat(column) if column[0].ndim else column[0] for column in columns])
     return mapped_tensors(outputs[0], lambda _: next(tensors))

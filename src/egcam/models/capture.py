@@ -52,6 +52,13 @@ class _Stop(BaseException):
     """Ends a forward pass once the last wanted layer has run; a BaseException so that no model catches it."""
 
 
+def _taken_apart(layer: str) -> LayerError:
+    return LayerError(
+        f"layer {layer!r} runs more than once in a forward pass, each time for some of the images: the network takes a "
+        "batch apart. Pass batch_size=1"
+    )
+
+
 @dataclass(eq=False)
 class _Tap:
     """A forward hook on one layer that takes the activations and, on request, starts the gradient there."""
@@ -75,10 +82,7 @@ class _Tap:
             return None
         if self.tensor is not None:
             if self.point.call is None and len(self.tensor) < self.images:
-                raise LayerError(
-                    f"layer {self.point.name!r} runs more than once in a forward pass, each time for some of the "
-                    "images: the network takes a batch apart. Pass batch_size=1"
-                )
+                raise _taken_apart(self.point.name)
             raise LayerError(
                 f"layer {self.point.name!r} runs more than once in a forward pass; say which call to explain, "
                 f"e.g. '{self.point.name}:1' for the first, or choose a module that runs once"
@@ -208,6 +212,9 @@ class Probe:
             calls += 1
             if calls != (point.call or 1):
                 return None
+            found = tensor_in(output)
+            if found is not None and len(found) < len(activations):
+                raise _taken_apart(point.name)
             torch.set_grad_enabled(with_gradient)
             return with_first_tensor(output, activations.clone())
 
