@@ -67,6 +67,11 @@ def convolutional(_: Path) -> Names:
     return {"model": model.eval(), "images": torch.rand(2, 3, 12, 12)}
 
 
+@row("volumes, slides, scenes")
+def scene(path: Path) -> Names:
+    return {**convolutional(path), "scene": torch.rand(3, 30, 42).numpy()}
+
+
 def timm_network(name: str, size: tuple[int, int], **options: Any) -> Names:
     timm = pytest.importorskip("timm", reason="the extra 'vision' is not installed")
     model = timm.create_model(name, img_size=size, num_classes=4, **options)
