@@ -127,3 +127,6 @@ def require(module: str, extra: str, purpose: str) -> None:
 
     if find_spec(module.split(".")[0]) is None:
         raise MissingExtraError(f"{purpose} needs the package '{module}': pip install 'egcam[{extra}]'")
+
+
+__all__ = sorted(name for name, thing in vars().items() if isinstance(thing, type) and thing.__module__ == __name__)

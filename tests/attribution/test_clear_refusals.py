@@ -18,10 +18,10 @@ class _Net(nn.Module):
         self.second = nn.Sequential(nn.Conv2d(4, 6, 3, 2, 1), nn.ReLU())
         self.head = nn.Linear(6, classes)
         self.factor = factor
-        self.largest_batch = 0
+        self.batches = set()
 
     def forward(self, x):
-        self.largest_batch = max(self.largest_batch, len(x))
+        self.batches.add(len(x))
         return self.head(self.middle(x).mean((2, 3))) * self.factor
 
     def middle(self, x):
@@ -104,8 +104,10 @@ def test_outputs_that_are_not_numbers_are_warned_of(method, images):
 def test_few_samples_keep_the_memory_budget(budget, most, images, monkeypatch):
     monkeypatch.setattr(egcam.Explainer, "cpu_memory", budget)
     model = _Net()
-    egcam.explain(model, images[:1], target=1, method="smooth-grad-cam++", samples=4, layer="second")
-    assert model.largest_batch == most
+    for _ in range(2):  # where the layer's cells lie is found out once
+        model.batches.clear()
+        egcam.explain(model, images[:1], target=1, method="smooth-grad-cam++", samples=4, layer="second")
+    assert max(model.batches) == most
 
 
 def test_class_names_that_are_unknown_can_be_given_to_the_model(images):

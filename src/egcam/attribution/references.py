@@ -30,6 +30,9 @@ from egcam.imageops import gaussian_blur, places, size_of
 from egcam.models import weight_checksum
 from egcam.rng import OwnDraws, generator, like
 
+__all__ = ["Drawn", "Images", "Reference", "as_reference", "black", "blurred", "by_name", "colours", "constant"]
+__all__ += ["mixed", "mixture", "noise", "photographs", "uniform", "usual", "white"]
+
 Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """The mean and the standard deviation, channel by channel or for all, in the scale where black is 0 and white 1."""
 
