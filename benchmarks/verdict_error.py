@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from scipy import stats
 
 from egcam.evaluation.comparable import Values
-from egcam.evaluation.score import Score, Scores
 from egcam.evaluation.signs import SURE, medians, sign_p
 from egcam.evaluation.stats import intervals, is_rough, reliability, summarised
 from egcam.evaluation.table import Table
@@ -43,13 +41,13 @@ HITS: Draw = lambda source, shape: (source.random(shape) < 0.3) * 1.0 - (source.
 def tables(draw: Draw, metrics: Sequence[str], methods: int, images: int, count: int, seed: int) -> Iterator[Table]:
     """Tables in which the baseline scores 0 everywhere, and the others what is drawn."""
     called = ("baseline", *(f"method {number}" for number in range(1, methods)))
-    keys = product(called, metrics, range(images))
-    rows = Scores.of([Score("", image, method, metric, 0.0, 0.0) for method, metric, image in keys])
+    shape = methods, len(metrics), images
+    seconds, causes = np.zeros(shape), np.full(shape, None)
     source = np.random.default_rng(seed)
     for _ in range(count):
-        drawn = draw(source, (methods, len(metrics), images))
+        drawn = draw(source, shape)
         drawn[0] = 0.0
-        yield Table(replace(rows, value=drawn.ravel()), called, tuple(metrics))
+        yield Table(drawn, called, tuple(metrics), tuple(range(images)), seconds, causes)
 
 
 def verdict_error(found: Iterator[Table], primary: str | None) -> float:

@@ -85,8 +85,8 @@ def test_lists_leave_them_out() -> None:
 
 
 def made(scores: dict[str, list[float]], metric: str = "insertion") -> Table:
-    rows = (Score("", image, name, metric, scores[name][image], 0.0) for name in scores for image in range(8))
-    return Table(tuple(rows), tuple(scores), (metric,))
+    rows = (Score(image, name, metric, scores[name][image], 0.0) for name in scores for image in range(8))
+    return Table.of(rows, tuple(scores), (metric,))
 
 
 SCORES = {

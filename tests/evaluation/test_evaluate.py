@@ -327,11 +327,11 @@ def made_table():
         ("complexity", "c_%"): [float("nan")] * 4,
     }
     rows = [
-        Score("", image, method, metric, value, 0.5, None if value == value else "why not")
+        Score(image, method, metric, value, 0.5, None if value == value else "why not")
         for (metric, method), listed in scores.items()
         for image, value in enumerate(listed)
     ]
-    return Table(tuple(rows), ("a", "b", "c_%"), ("sparseness", "complexity"))
+    return Table.of(rows, ("a", "b", "c_%"), ("sparseness", "complexity"))
 
 
 def test_frame_is_tidy():
@@ -364,8 +364,8 @@ def test_bootstrap_interval_covers_as_it_says():
     held = 0
     for number in range(100):
         drawn = source.normal(1.0, 2.0, 40)
-        rows = tuple(Score("", image, "m", "sparseness", value, 0.0) for image, value in enumerate(drawn))
-        line = Table(rows, ("m",), ("sparseness",)).summary(resamples=200, seed=number).iloc[0]
+        rows = tuple(Score(image, "m", "sparseness", value, 0.0) for image, value in enumerate(drawn))
+        line = Table.of(rows, ("m",), ("sparseness",)).summary(resamples=200, seed=number).iloc[0]
         assert line["low"] < line["mean"] < line["high"]
         held += line["low"] < 1.0 < line["high"]
     assert 86 <= held <= 99
@@ -451,10 +451,8 @@ def test_rounding_is_no_difference():
         "b": [0.5 + 2e-8, 0.25 + 1e-8, 0.125 + 1e-8] * 2,
         "c": [0.6, 0.35, 0.225] * 2,
     }
-    rows = [
-        Score("", image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])
-    ]
-    table = Table(tuple(rows), tuple(values), ("deletion",))
+    rows = [Score(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])]
+    table = Table.of(rows, tuple(values), ("deletion",))
     lines = table.summary("a").set_index("method")
     assert lines["rank"].tolist() == [1.0, 1.0, 3.0]
     assert lines.loc["b", ["difference", "difference_low", "difference_high"]].tolist() == [0.0, 0.0, 0.0]

@@ -20,12 +20,12 @@ OTHER = SOURCE.uniform(0.3, 0.6, 12)
 def table(scores, cause="it broke"):
     """A table from {metric: {method: scores by image}}."""
     rows = [
-        Score("", image, method, metric, value, 0.0, f"{cause} on {image}" if isnan(value) else None)
+        Score(image, method, metric, value, 0.0, f"{cause} on {image}" if isnan(value) else None)
         for metric, by_method in scores.items()
         for method, values in by_method.items()
         for image, value in enumerate(values)
     ]
-    return Table(tuple(rows), tuple(next(iter(scores.values()))), tuple(scores))
+    return Table.of(rows, tuple(next(iter(scores.values()))), tuple(scores))
 
 
 def only(values, kept):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
-from itertools import product
 from math import comb, nan
 
 import numpy as np
@@ -14,7 +11,6 @@ from scipy import stats
 
 from egcam.errors import MethodError
 from egcam.evaluation.controls import not_ahead
-from egcam.evaluation.score import Score, Scores
 from egcam.evaluation.signs import heads, holm, medians, sign_p
 from egcam.evaluation.stats import beyond, intervals, is_rough, skewness, summarised
 from egcam.evaluation.table import Table
@@ -29,13 +25,8 @@ def table(differences: np.ndarray, metrics: tuple[str, ...] = METRICS) -> Table:
     images, rivals, _ = differences.shape
     methods = ("baseline", *RIVALS[:rivals])
     values = np.concatenate([np.zeros((images, 1, len(metrics))), differences], 1).transpose(1, 2, 0)
-    return Table(replace(_rows(methods, metrics, images), value=values.ravel()), methods, metrics)
-
-
-@cache
-def _rows(methods: tuple[str, ...], metrics: tuple[str, ...], images: int) -> Scores:
-    keys = product(methods, metrics, range(images))
-    return Scores.of([Score("", image, method, metric, 0.0, 0.0) for method, metric, image in keys])
+    nothing = np.full(values.shape, None)
+    return Table(values, methods, metrics, tuple(range(images)), np.zeros(values.shape), nothing)
 
 
 # The test

@@ -188,12 +188,12 @@ def table(values: dict[str, dict[str, list[float]]]) -> Table:
     """Scores by metric and method."""
     methods = tuple(dict.fromkeys(method for panel in values.values() for method in panel))
     rows = [
-        Score("", image, method, name, value, 0.0)
+        Score(image, method, name, value, 0.0)
         for method in methods
         for name, panel in values.items()
         for image, value in enumerate(panel[method])
     ]
-    return Table(tuple(rows), methods, tuple(values))
+    return Table.of(rows, methods, tuple(values))
 
 
 def test_bars_are_means_whiskers_are_intervals_and_the_best_has_a_star() -> None:
@@ -280,7 +280,7 @@ def test_rounding_makes_no_rank():
 
     values = {"a": [0.5, 0.25], "b": [0.5 + 2e-8, 0.25 + 1e-8], "c": [0.6, 0.35]}
     rows = [
-        Score("", image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])
+        Score(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])
     ]
-    found, _ = mean_ranks(Table(tuple(rows), tuple(values), ("deletion",)))
+    found, _ = mean_ranks(Table.of(rows, tuple(values), ("deletion",)))
     assert {one.method: one.mean for one in found} == {"a": 1.5, "b": 1.5, "c": 3.0}

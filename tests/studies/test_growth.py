@@ -58,14 +58,14 @@ def test_more_of_the_same_images(tmp_path, anew):
     assert numbers(results) == anew
     fewer, none = go(tmp_path, taking(3))
     assert none == []
-    assert fewer.units == 3 * 2 * 3 == len(fewer.outcomes)
+    assert fewer.units == 3 * 2 * 3 == len(fewer.source.outcomes())
     assert fewer.complete
 
 
 def test_new_files_in_the_folder_whatever_their_place_in_the_order(tmp_path, anew):
     go(tmp_path, MIXED, images=3)
     results, second = go(tmp_path, MIXED, images=4)
-    names = {one.unit.image: one.name for one in results.outcomes}
+    names = {one.unit.image: one.name for one in results.source.outcomes()}
     assert {names[unit.image] for unit in second} == {"003.png"}
     assert len(second) == 2 * 3
     assert numbers(results) == anew
@@ -83,7 +83,7 @@ def test_one_more_method_or_metric(tmp_path, anew, before, again):
     less, none = go(tmp_path, before)
     assert none == []
     assert less.complete
-    assert len(less.outcomes) == less.units
+    assert len(less.source.outcomes()) == less.units
 
 
 def test_a_metric_over_all_images_needs_their_maps(tmp_path, anew):
@@ -148,13 +148,13 @@ def test_an_image_that_vanished_is_named_and_forgiven(tmp_path):
         results = run_study(file, tmp_path / "out", engine=engine)
     assert engine.units == []
     assert results.complete
-    assert {one.name for one in results.outcomes} == {"000.png", "002.png", "003.png"}
+    assert {one.name for one in results.source.outcomes()} == {"000.png", "002.png", "003.png"}
     alone = run_study(file, tmp_path / "alone", engine=InProcess())
     assert numbers(results) == numbers(alone)
     photo.write_bytes(kept)
     back = run_study(file, tmp_path / "out", engine=engine)
     assert engine.units == []
-    assert len(back.outcomes) == 4 * 2 * 3
+    assert len(back.source.outcomes()) == 4 * 2 * 3
 
 
 def test_references_are_part_of_what_a_method_does(tmp_path):

@@ -210,7 +210,7 @@ def test_an_image_that_changes_under_way_is_kept_for_what_it_is(tmp_path, after)
         results = run_study(file, tmp_path / "out", engine=Meddles(partial(repaint, photo), after))
     models = "ab" if after is None else "b"
     replaced = {unit for unit in all_units(models=models) if unit.image == 1}
-    assert {one.unit for one in results.outcomes} == all_units() - replaced
+    assert {one.unit for one in results.source.outcomes()} == all_units() - replaced
     assert not results.failures
     assert not results.complete
     # Either file: what was done from it is there already.
@@ -228,7 +228,7 @@ def test_a_model_that_changes_under_way(tmp_path):
     change = writing(tmp_path / "model.py", MODEL.replace("MaxPool2d", "AvgPool2d"))
     with pytest.warns(StoreWarning, match=r"changed during the run: 000\.png on b"):
         results = run_study(file, tmp_path / "out", engine=Meddles(change, Unit("a", "layer-cam", 0)))
-    assert {one.unit.model for one in results.outcomes} == {"a"}
+    assert {one.unit.model for one in results.source.outcomes()} == {"a"}
     results, units = ran(file)
     assert units == all_units(1, "a")
     assert numbers(results) == numbers(run_study(file, tmp_path / "alone", engine=InProcess()))
@@ -242,7 +242,7 @@ def test_references_that_change_under_way(tmp_path):
     meddle = Meddles(partial(repaint, tmp_path / "pool" / "000.png"), Unit("a", "layer-cam", 0))
     with pytest.warns(StoreWarning, match=r"changed during the run: 000\.png on b"):
         results = run_study(file, tmp_path / "out", engine=meddle)
-    assert {one.unit for one in results.outcomes} == all_units(1) - {Unit("b", "expected", 0)}
+    assert {one.unit for one in results.source.outcomes()} == all_units(1) - {Unit("b", "expected", 0)}
     assert ran(file)[1] == {Unit("a", "expected", 0)}
 
 

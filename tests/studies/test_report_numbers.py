@@ -33,12 +33,12 @@ def table(scores):
     """A table from {metric: {method: scores by image}}."""
     methods = tuple(next(iter(scores.values())))
     rows = [
-        Score("", image, method, metric, value, 0.0)
+        Score(image, method, metric, value, 0.0)
         for metric, by_method in scores.items()
         for method, values in by_method.items()
         for image, value in enumerate(values)
     ]
-    return Table(tuple(rows), methods, tuple(scores))
+    return Table.of(rows, methods, tuple(scores))
 
 
 def noisy(middle, seed, images=30, spread=0.1):
@@ -161,11 +161,11 @@ def test_the_interval_of_a_rank_is_a_bootstrap_over_images(monkeypatch):
 
 def test_images_of_one_name_are_ranked_each():
     rows = [
-        Score("", "same", method, "deletion", value, 0.0)
+        Score("same", method, "deletion", value, 0.0)
         for method, values in {"a": [0.1, 0.1, 0.9], "b": [0.2, 0.2, 0.2]}.items()
         for value in values
     ]
-    found = mean_ranks([Table(tuple(rows), ("a", "b"), ("deletion",))])
+    found = mean_ranks([Table.of(rows, ("a", "b"), ("deletion",))])
     assert found.images == 3
     assert found.mean.tolist() == [pytest.approx(4 / 3), pytest.approx(5 / 3)]
 

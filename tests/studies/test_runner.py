@@ -81,7 +81,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(folder, whole, stop_after, t
     with pytest.raises(KeyboardInterrupt):
         run_study(folder / "study.toml", tmp_path / "out", engine=first)
     results = run_study(folder / "study.toml", tmp_path / "out", engine=second)
-    assert sorted(first.units + second.units) == sorted(one.unit for one in whole.outcomes)
+    assert sorted(first.units + second.units) == sorted(one.unit for one in whole.source.outcomes())
     assert numbers(results) == numbers(whole)
 
 
@@ -215,15 +215,15 @@ def test_a_layer_that_does_not_run_is_refused_before_the_work(tmp_path):
 def test_maps_curves_and_pictures_are_kept_where_wanted(folder, whole, tmp_path):
     store = Store(folder / "whole")
     # Sufficiency compares all images, so all maps are there.
-    assert sorted(store.maps("a", "expected")) == [0, 1, 2, 3, 4]
-    assert store.maps("a", "expected")[0].shape == (8, 8)
+    assert sorted(store.maps("a")["expected"]) == [0, 1, 2, 3, 4]
+    assert store.maps("a")["expected"][0].shape == (8, 8)
     assert sorted(store.pictures("a")) == [0, 1, 2, 3]
     curves = store.curves("a", "deletion")["grad-cam"]
     area = np.trapezoid(curves[3], dx=1 / 50)
     assert area == pytest.approx(whole.tables["a"].values("grad-cam", "deletion")[3], abs=2e-3)
     bare = write_study(tmp_path, text=STUDY.replace('"sufficiency", ', "") + '\n[run]\nmaps = "none"\n')
     run_study(bare, tmp_path / "out", engine=InProcess(), limit=1)
-    assert not Store(tmp_path / "out").maps("a", "expected")
+    assert not Store(tmp_path / "out").maps("a")
     assert not Store(tmp_path / "out").pictures("a")
 
 

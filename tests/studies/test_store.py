@@ -79,7 +79,7 @@ class TestContract:
         assert store.curves("vgg16", "insertion") == {}
         assert store.maps("vgg16", "cam") == {}
         assert store.pictures("vgg16") == {}
-        assert store.errors() == {}
+        assert not any(one.error for one in store.outcomes())
         assert store.damaged() == []
 
     def test_all_that_was_written_comes_back(self, store):
@@ -95,7 +95,7 @@ class TestContract:
         for unit in (unit for unit in UNITS if unit.model == "alexnet"):
             wanted = written[unit]
             assert curves[unit.method][unit.image].tobytes() == wanted.curves["deletion"].tobytes()
-            coarse = again.maps(unit.model, unit.method)[unit.image]
+            coarse = again.maps(unit.model, unit.method)[unit.method][unit.image]
             assert (coarse.shape, coarse.dtype) == ((3, 5), np.float32)
             assert coarse.tobytes() == wanted.coarse.tobytes()
         # An image's picture is kept with each of its units; the first method's is given.
@@ -126,6 +126,7 @@ class TestContract:
         )
         none = Outcome(Unit("vgg16", "cam", 0), "a.jpg", 0, 0, 0.0, ())
         manifest = sample_manifest(
+            study={"methods": [{"name": "cam"}, {"name": unit.method}]},
             data=DataRecord("", {"a.jpg": "a", odd.name: "b"}),
             models={**sample_manifest().models, unit.model: ModelRecord("", 0, "")},
             recipes={**sample_manifest().recipes, unit.model: {unit.method: "odd"}},
@@ -137,13 +138,13 @@ class TestContract:
         curves = store.curves(odd.unit.model, "Σ")
         assert curves[odd.unit.method][odd.unit.image].view(np.uint32).tolist() == curve.view(np.uint32).tolist()
         assert len(store.curves(odd.unit.model, "empty")[odd.unit.method][odd.unit.image]) == 0
-        assert store.maps(*odd.unit[:2])[1].tobytes() == curve.tobytes()
+        assert store.maps(*odd.unit[:2])[odd.unit.method][1].tobytes() == curve.tobytes()
         assert store.pictures(odd.unit.model) == {1: b"\x00\xff" * 3}
 
     def test_maps_that_are_not_contiguous(self, store):
         coarse = np.arange(12, dtype=np.float32).reshape(3, 4).T
         store.write([replace(sample_outcome(UNITS[0]), coarse=coarse)])
-        assert store.maps("vgg16", UNITS[0].method)[0].tolist() == coarse.tolist()
+        assert store.maps("vgg16")[UNITS[0].method][0].tolist() == coarse.tolist()
 
     def test_a_name_that_is_no_text_does_not_lose_the_result(self, store):
         store.write([replace(sample_outcome(UNITS[0]), name=os.fsdecode(b"\xff.jpg")), sample_outcome(UNITS[1])])
@@ -160,10 +161,13 @@ class TestContract:
         store.write([failed(UNITS[0], METRICS, "out of memory"), failed(UNITS[1], METRICS, "broken file")])
         assert store.done() == {UNITS[0], UNITS[1]}
         assert store.done(failed=False) == set()
-        assert store.errors() == {UNITS[0]: "out of memory", UNITS[1]: "broken file"}
+        assert {one.unit: one.error for one in store.outcomes() if one.error} == {
+            UNITS[0]: "out of memory",
+            UNITS[1]: "broken file",
+        }
         store.write([sample_outcome(UNITS[0])])
         assert store.done(failed=False) == {UNITS[0]}
-        assert store.errors() == {UNITS[1]: "broken file"}
+        assert [one.error for one in store.outcomes()] == [None, "broken file"]
         found = store.outcomes()
         assert [one.error for one in found] == [None, "broken file"]
         assert [(score.metric, score.cause) for score in found[1].scores] == [(name, "broken file") for name in METRICS]
@@ -304,7 +308,7 @@ def test_a_tool_that_knows_nothing_of_egcam_reads_a_part(local):
     row, *rows = parquet.read_table(part_files(local)[0]).to_pylist()
     assert all((one["model"], one["method"], one["image"]) == UNITS[0] for one in (row, *rows))
     assert [(one["metric"], one["value"], one["seconds"], one["cause"]) for one in rows] == [
-        score[3:] for score in outcome.scores
+        score[2:] for score in outcome.scores
     ]
     assert rows[1]["metric"] == "deletion"
     assert rows[1]["curve"] == outcome.curves["deletion"].tolist()

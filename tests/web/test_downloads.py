@@ -62,7 +62,7 @@ def test_scores_as_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["=1+1|cmd'.jpg", "+a.jpg", "-a.jpg", "@SUM(A1).jpg"])
 def test_scores_hold_no_formulas_and_numbers_stay_numbers(tmp_path: Path, name: str) -> None:
-    scored = Score("", 0, "=method", "-metric", -0.25, 1.5)
+    scored = Score(0, "=method", "-metric", -0.25, 1.5)
     with downloads.scores_file(tmp_path, replace(PHOTO, name=name), {"=method": [scored]}).open(newline="") as text:
         _, line = csv.reader(text)
     assert line[:5] == [f"'{name}", "'=method", "'-metric", "-0.25", "1.5"]

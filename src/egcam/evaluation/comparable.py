@@ -13,6 +13,7 @@ import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 Chosen = np.ndarray[Any, np.dtype[np.bool_]]
+Whole = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
 
 class Comparable(NamedTuple):

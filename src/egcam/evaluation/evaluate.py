@@ -126,7 +126,8 @@ def evaluate(
             maps[name] = measured.maps
         curves |= {(name, key): of_metric for key, of_metric in measured.curves.items()}
     report(failures)
-    return Table(tuple(rows), tuple(found), tuple(one.name for one in chosen), curves, maps, case.assumed)
+    names = [one.name for one in chosen]
+    return Table.of(rows, tuple(found), names, curves=curves, maps=maps, assumed=case.assumed)
 
 
 def _as_batch(model: nn.Module | Classifier, images: Any) -> Any:
@@ -245,7 +246,6 @@ def measure(
     say: Callable[[str], None] = _silent,
     *,
     by_name: bool = False,
-    model: str = "",
 ) -> Measured:
     """Explain the images of a case and score the maps.
 
@@ -259,7 +259,6 @@ def measure(
         labels: what the images are called in the table.
         say: called with a line when a metric begins.
         by_name: whether the explainer can be made for another model too, which randomising one needs.
-        model: what the model is called in the table.
     """
     say(f"{name}: explain")
     try:
@@ -267,7 +266,7 @@ def measure(
         explained = _Explained(case, explainer, maker if by_name else None, metrics)
     except Exception as error:
         fault = fault_of(error)
-        rows = [Score(model, label, name, one.name, nan, 0.0, fault.cause) for one in metrics for label in labels]
+        rows = [Score(label, name, one.name, nan, 0.0, fault.cause) for one in metrics for label in labels]
         return Measured(rows, None, {}, [Failure(name, None, None, fault)])
     failures = [Failure(name, None, image, fault) for image, fault in explained.faults.items()]
     rows = []
@@ -276,7 +275,7 @@ def measure(
         values, causes, seconds, faults = explained.scores(one)
         failures += [Failure(name, one.name, image, fault) for image, fault in faults.items()]
         rows += [
-            Score(model, label, name, one.name, values.get(image, nan), seconds, causes.get(image))
+            Score(label, name, one.name, values.get(image, nan), seconds, causes.get(image))
             for image, label in enumerate(labels)
         ]
     return Measured(rows, explained.coarse, explained.curves(labels), failures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from egcam.evaluation.controls import controls_of, not_ahead_of_controls
 from egcam.evaluation.numbers import counted, figure
-from egcam.evaluation.score import Scores
 from egcam.evaluation.stats import is_compared, ranks
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.tables import Cell, Column, Mark, TextTable
@@ -82,8 +81,8 @@ def means_over(table: Table) -> str:
         >>> from egcam.evaluation.score import Score
         >>> from egcam.evaluation.table import Table
         >>> scores = {"a": [0.1, 0.2, 0.3], "b": [0.4, 0.5, float("nan")]}
-        >>> rows = [Score("", n, name, "deletion", scores[name][n], 0.0) for name in scores for n in range(3)]
-        >>> means_over(Table(tuple(rows), ("a", "b"), ("deletion",)))
+        >>> rows = [Score(n, name, "deletion", scores[name][n], 0.0) for name in scores for n in range(3)]
+        >>> means_over(Table.of(rows, ("a", "b"), ("deletion",)))
         'means over 2 images, those that all compared methods have a score for'
     """
     counts = image_counts(table)
@@ -114,8 +113,10 @@ def missing(table: Table, methods: Mapping[str, str], metric_label: Callable[[st
     Metrics that lack scores for other causes have a line of their own.
     """
     causes: dict[tuple[str, str], Counter[str]] = {}
-    for method, metric, cause, count in _counted_causes(table.scores):
-        causes.setdefault((method, metric), Counter())[" ".join(cause.split())] += count
+    for place, metric in np.ndindex(table.cause.shape[:2]):
+        for cause, count in Counter(filter(None, table.cause[place, metric].tolist())).items():
+            counts = causes.setdefault((table.methods[place], table.metrics[metric]), Counter())
+            counts[" ".join(cause.split())] += count
     merged: dict[tuple[str, tuple[tuple[str, int], ...]], list[str]] = {}
     for (method, metric), counts in causes.items():
         merged.setdefault((method, tuple(counts.most_common())), []).append(metric)
@@ -124,17 +125,6 @@ def missing(table: Table, methods: Mapping[str, str], metric_label: Callable[[st
         f"{sum(count for _, count in counts):,} of {counted(table.images, 'image')}: {_causes(counts)}"
         for (method, counts), metrics in merged.items()
     ]
-
-
-def _counted_causes(scores: Scores) -> Iterator[tuple[str, str, str, int]]:
-    """Each method, metric and cause, and how often they stand together, in the order in which they first do."""
-    lacking = scores[scores.cause.codes >= 0]
-    columns = (lacking.method, lacking.metric, lacking.cause)
-    keys = np.stack([column.codes.astype(np.int64) for column in columns])
-    found, first, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
-    for place in np.argsort(first):
-        method, metric, cause = (column.names[code] for column, code in zip(columns, found[:, place], strict=True))
-        yield method, metric, cause, int(counts[place])
 
 
 def _metrics(metrics: list[str], table: Table, label: Callable[[str], str]) -> str:

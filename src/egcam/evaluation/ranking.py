@@ -20,8 +20,7 @@ from egcam.evaluation.stats import averaged_ranks, intervals, is_compared, signi
 from egcam.metrics.registry import metric as metric_called
 
 if TYPE_CHECKING:
-    from egcam.evaluation.comparable import Values
-    from egcam.evaluation.score import Whole
+    from egcam.evaluation.comparable import Values, Whole
     from egcam.evaluation.table import Table
 
 
@@ -73,8 +72,8 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
 
     Example:
         >>> from egcam.evaluation.score import Score
-        >>> rows = [Score("", 0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
-        >>> found = mean_ranks([Table(tuple(rows), ("a", "b", "c"), ("deletion",))])
+        >>> rows = [Score(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
+        >>> found = mean_ranks([Table.of(rows, ("a", "b", "c"), ("deletion",))])
         >>> found.methods, found.mean.tolist(), found.images
         (('a', 'c', 'b'), [1.5, 1.5, 3.0], 1)
     """
@@ -134,11 +133,9 @@ def _shared_qualities(table: Table, methods: Sequence[str]) -> list[str]:
 
 def _images(table: Table) -> list[tuple[int | str, int]]:
     """The images in the order of `Table.values`; those of one name are numbered."""
-    scores = table.scores
-    of_method, of_metric = scores.method.placed(table.methods[:1]), scores.metric.placed(table.metrics[:1])
     seen: Counter[int | str] = Counter()
     found = []
-    for image in scores.image[(of_method == 0) & (of_metric == 0)].listed():
+    for image in table.names:
         found.append((image, seen[image]))
         seen[image] += 1
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from egcam.errors import require
 from egcam.evaluation.comparable import Comparable, Values, comparable
 from egcam.evaluation.printing import means_over, missing, score_table
-from egcam.evaluation.score import Coded, Score, Scores
+from egcam.evaluation.score import Score
 from egcam.evaluation.stats import baseline_of, means, summarised
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.tables import as_latex, as_markdown, as_rich
@@ -26,33 +25,74 @@ if TYPE_CHECKING:
 
     from egcam.metrics.perturb import Curve
 
+Causes = np.ndarray[Any, np.dtype[np.object_]]
+
 _SUMMARY = (
     *("metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),
     *("difference", "difference_low", "difference_high", "pairs", "p", "rank", "rough"),
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """The scores of methods on images: what `egcam.evaluate` returns.
+    """The scores of M methods by K metrics on N images: what `egcam.evaluate` returns.
 
     Attributes:
-        rows: one for each method, metric and image; a study's are kept in columns.
+        scores: (M, K, N); NaN where there is none.
         methods: in the order they were given.
         metrics: likewise.
+        names: (N,) the images' numbers or names.
+        seconds: (M, K, N) how long each score took.
+        cause: (M, K, N) why there is no score; None where there is.
         curves: where they were asked for, insertion and deletion curves by (method, metric) and then by image.
         maps: (N, h, w) the maps of each method, before they were enlarged; NaN for an image it could not explain.
         assumed: how the images were assumed to be normalised, where a metric needed to know it and nobody had said it.
     """
 
-    rows: Sequence[Score]
+    scores: Values = field(repr=False)
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
+    names: tuple[int | str, ...]
+    seconds: Values = field(repr=False)
+    cause: Causes = field(repr=False)
     curves: Mapping[tuple[str, str], Mapping[int | str, Curve]] = field(default_factory=dict, repr=False)
     maps: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     assumed: str | None = None
     # By metric, what `egcam.evaluation.controls` found: a report asks for it in each of its forms.
-    weak: dict[str, frozenset[str]] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
+    weak: dict[str, frozenset[str]] = field(default_factory=dict, repr=False, kw_only=True)
+
+    @classmethod
+    def of(cls, rows: Iterable[Score], methods: Sequence[str], metrics: Sequence[str], **more: Any) -> Table:
+        """The table of single scores; each method and metric has them in the order of the images.
+
+        Example:
+            >>> rows = [Score(image, "a", "deletion", value, 0.0) for image, value in enumerate([0.1, 0.3])]
+            >>> Table.of(rows, ["a"], ["deletion"]).scores.tolist()
+            [[[0.1, 0.3]]]
+        """
+        grouped: dict[tuple[str, str], list[Score]] = {key: [] for key in product(methods, metrics)}
+        for row in rows:
+            grouped[row.method, row.metric].append(row)
+        cells = list(grouped.values())
+        images = len(cells[0]) if cells else 0
+        shape = len(methods), len(metrics), images
+
+        def column(name: str, kind: type) -> Any:
+            found: Any = np.empty((len(cells), images), kind)
+            for place, listed in enumerate(cells):
+                found[place] = [getattr(row, name) for row in listed]
+            return found.reshape(shape)
+
+        names = tuple(row.image for row in cells[0]) if cells else ()
+        arrays = column("value", float), column("seconds", float), column("cause", object)
+        return cls(arrays[0], tuple(methods), tuple(metrics), names, *arrays[1:], **more)
+
+    @property
+    def rows(self) -> list[Score]:
+        """Every score by itself: method by method, metric by metric, image by image."""
+        keys = ((image, method, metric) for method, metric, image in product(self.methods, self.metrics, self.names))
+        columns = (values.ravel().tolist() for values in (self.scores, self.seconds, self.cause))
+        return [Score(*key, *found) for key, *found in zip(keys, *columns, strict=True)]
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -60,40 +100,26 @@ class Table:
 
         Work that metrics share counts for the first that needs it.
         """
-        return self._frame("value", "seconds")
+        return self._frame(value=self.scores, seconds=self.seconds)
 
     @property
     def causes(self) -> pd.DataFrame:
         """Why scores are missing: image, method, metric, cause."""
-        lacking = self.scores.cause.codes >= 0
-        return replace(self, rows=self.scores[lacking])._frame("cause")
+        frame = self._frame(cause=self.cause)
+        lacking: pd.DataFrame = frame[frame["cause"].notna()].reset_index(drop=True)
+        return lacking
 
-    @cached_property
-    def scores(self) -> Scores:
-        """The rows in columns."""
-        return Scores.of(self.rows)
-
-    def only(self, metrics: Collection[str]) -> Table:
-        """The table of some of the metrics."""
-        rows = self.scores[self.scores.metric.placed(metrics) >= 0]
-        return replace(self, rows=rows, metrics=tuple(metrics))
+    def only(self, metrics: Collection[str] | None = None, methods: Collection[str] | None = None) -> Table:
+        """The table of some of the metrics, or methods."""
+        methods = tuple(self.methods if methods is None else methods)
+        metrics = tuple(self.metrics if metrics is None else metrics)
+        places = np.ix_([self.methods.index(name) for name in methods], [self.metrics.index(name) for name in metrics])
+        arrays = {name: getattr(self, name)[places] for name in ("scores", "seconds", "cause")}
+        return replace(self, methods=methods, metrics=metrics, weak={}, **arrays)
 
     def values(self, method: str, metric: str) -> Values:
         """(N,) the scores of a method by a metric, NaN for missing ones, in the order of the images."""
-        return self._scores.get((method, metric), np.array([]))
-
-    @cached_property
-    def _scores(self) -> dict[tuple[str, str], Values]:
-        """Found without a search; and without a copy where the rows come method by method and metric by metric."""
-        method, metric = self.scores.method, self.scores.metric
-        group = method.codes.astype(np.int64) * len(metric.names) + metric.codes
-        values = self.scores.value
-        if (np.diff(group) < 0).any():
-            order = np.argsort(group, kind="stable")
-            group, values = group[order], values[order]
-        keys = [(one, other) for one in method.names for other in metric.names]
-        ends = np.searchsorted(group, np.arange(len(keys) + 1))
-        return {key: values[start:end] for key, (start, end) in zip(keys, pairwise(ends), strict=True) if start < end}
+        return np.asarray(self.scores[self.methods.index(method), self.metrics.index(metric)])
 
     def summary(
         self, baseline: str | None = None, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
@@ -129,10 +155,10 @@ class Table:
         text: str | None = self.frame.to_csv(path, index=False)
         return text
 
-    @cached_property
+    @property
     def images(self) -> int:
         """How many images there are, with scores or without."""
-        return len(np.unique(self.scores.image.codes))
+        return len(self.names)
 
     def comparable(self, metric: str) -> Comparable:
         """(N, M) the scores that count in the means of a metric, and which of the methods it compares.
@@ -140,7 +166,7 @@ class Table:
         Means are over the images that all compared methods have a score for. A method that lacks more than half of
         the images that any method has a score for is not compared: it has its mean over its own images.
         """
-        return comparable(np.stack([self.values(method, metric) for method in self.methods], 1))
+        return comparable(self.scores[:, self.metrics.index(metric)].T)
 
     def means(self, metric: str) -> list[float]:
         """The means of the methods by a metric, over the images that count; NaN if a method has none."""
@@ -165,11 +191,13 @@ class Table:
 
         return Group(as_rich(score_table(self)), *(Text(f"- {note}") for note in self._notes()))
 
-    def _frame(self, *columns: str) -> pd.DataFrame:
-        found = {name: getattr(self.scores, name) for name in ("image", "method", "metric", *columns)}
-        listed = {name: one.listed() if isinstance(one, Coded) else one for name, one in found.items()}
-        frame: pd.DataFrame = _pandas().DataFrame(listed)
-        return frame
+    def _frame(self, **columns: Any) -> pd.DataFrame:
+        pandas = _pandas()
+        keys = pandas.MultiIndex.from_product((self.methods, self.metrics, range(self.images)))
+        method, metric, image = (keys.get_level_values(level) for level in range(3))
+        named = {"image": np.array([*self.names, None], object)[:-1][image], "method": method, "metric": metric}
+        frame: pd.DataFrame = pandas.DataFrame({**named, **{name: values.ravel() for name, values in columns.items()}})
+        return frame.infer_objects()
 
     def _notes(self) -> list[str]:
         over = means_over(self)

@@ -89,8 +89,8 @@ def mean_ranks(
 
     Example:
         >>> from egcam.evaluation.score import Score
-        >>> rows = [Score("", 0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
-        >>> found, images = mean_ranks(Table(tuple(rows), ("a", "b", "c"), ("deletion",)))
+        >>> rows = [Score(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
+        >>> found, images = mean_ranks(Table.of(rows, ("a", "b", "c"), ("deletion",)))
         >>> [(one.method, one.mean) for one in found], images
         ([('a', 1.5), ('c', 1.5), ('b', 3.0)], 1)
     """

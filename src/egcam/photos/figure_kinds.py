@@ -229,17 +229,12 @@ def _evaluated(request: Request, metrics: str) -> tuple[Table, dict[str, str]]:
         batch_size=request.options.get("batch_size"),
         progress=report,
     )
-    skipped = {}
-    for method in table.methods:
-        causes = [row.cause for row in table.rows if row.method == method]
-        if None not in causes:
-            skipped[method] = str(causes[0])
+    causes = table.cause.reshape(len(table.methods), -1).tolist()
+    skipped = {name: listed[0] for name, listed in zip(table.methods, causes, strict=True) if None not in listed}
     if skipped and not request.everything:
         method, cause = next(iter(skipped.items()))
         raise InputError(f"{method} cannot be measured: {cause}")
-    rows = tuple(row for row in table.rows if row.method not in skipped)
-    kept = tuple(method for method in table.methods if method not in skipped)
-    return replace(table, rows=rows, methods=kept), skipped
+    return table.only(methods=[method for method in table.methods if method not in skipped]), skipped
 
 
 def _curves(request: Request) -> Drawn:

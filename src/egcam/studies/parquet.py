@@ -25,10 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from egcam.errors import require
-from egcam.evaluation.score import Coded, Scores, smallest
-from egcam.studies.columns import Outcomes
-from egcam.studies.records import Floats, Outcome, Unit
+from egcam.studies.columns import arrow, split
+from egcam.studies.records import Floats, Outcome
 from egcam.studies.storage import StoreError
 
 FORMAT = "5"
@@ -155,6 +153,8 @@ def decode(data: bytes, columns: Collection[str], where: str) -> tuple[Any, dict
         table = parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(list(columns), use_threads=False)
         table = table.cast(pa.schema([_as_code(_schema().field(name)) for name in columns]))
         _check_rows(table)
+        if "cause" in columns:
+            table = table.set_column(table.column_names.index("cause"), "cause", _shortened(table["cause"]))
         return table, dict(versions)
     except StoreError:
         raise
@@ -184,65 +184,28 @@ def _check_rows(table: Any) -> None:
     for name in ("model", "image", "method"):
         if name in table.column_names and table[name].null_count:
             raise ValueError(f"a row has no {name}")
-    begins = beginnings(table)
-    if len(table) and (not len(begins) or begins[0] != 0):
+    if len(table) and table["metric"][0].is_valid:
         raise ValueError("a score stands before its unit")
+    units, _ = split(table)
     for name in ("target", "prediction", "seconds"):
-        if name in table.column_names and table[name].take(begins).null_count:
+        if name in units.column_names and units[name].null_count:
             raise ValueError(f"a unit has no {name}")
+
+
+def _shortened(column: Any) -> Any:
+    """A column of texts of which none is endless: a cause may be, and stands on every page."""
+    pa, _ = _arrow()
+    chunks = []
+    for chunk in column.chunks:
+        texts = [text if len(text) <= _LETTERS else text[:_LETTERS] + "…" for text in chunk.dictionary.to_pylist()]
+        chunks.append(pa.DictionaryArray.from_arrays(chunk.indices, pa.array(texts, pa.string())))
+    return pa.chunked_array(chunks, column.type)
 
 
 def _as_code(field: Any) -> Any:
     """Texts as they are read: each once, and a number in every row."""
     pa, _ = _arrow()
     return field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in _TEXTS else field
-
-
-def units(table: Any) -> list[Unit]:
-    """The units of a table's rows."""
-    return [Unit(*row) for row in zip(*(coded(table[name]).listed() for name in Unit._fields), strict=True)]
-
-
-def outcomes(table: Any) -> Outcomes:
-    """The outcomes in a table with the columns `OUTCOME`, in columns: without curves, maps and pictures."""
-    is_score = table["value"].is_valid().to_numpy()
-    begins = beginnings(table)
-    # How many scores there are before each outcome begins.
-    before = np.concatenate(([0], np.cumsum(is_score)))
-    texts = {name: coded(table[name]) for name in ("model", "method", "name", "cause", "batch_size")}
-    image, seconds = coded(table["image"]), table["seconds"].to_numpy()
-    scores = Scores(
-        texts["model"][is_score],
-        image[is_score],
-        texts["method"][is_score],
-        coded(table["metric"])[is_score],
-        table["value"].filter(is_score).to_numpy(),
-        seconds[is_score],
-        texts["cause"][is_score],
-    )
-    of_units: dict[str, Any] = {name: column[begins] for name, column in texts.items()}
-    of_units |= {name: table[name].take(begins).to_numpy() for name in ("image", "target", "prediction")}
-    of_units["has_map"] = table["shape"].take(begins).is_valid().to_numpy()
-    of_units |= {"seconds": seconds[begins], "begins": before[np.append(begins, len(table))]}
-    return Outcomes(**of_units, scores=scores)
-
-
-def beginnings(table: Any) -> Any:
-    """Where each outcome begins: the numbers of the rows of units."""
-    return np.flatnonzero(table["metric"].is_null().to_numpy())
-
-
-def coded(column: Any) -> Coded:
-    """A column of a table, each distinct thing once."""
-    pa, _ = _arrow()
-    whole = column.combine_chunks()
-    found = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
-    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return Coded(codes.astype(smallest(len(found.dictionary))), tuple(map(_short, found.dictionary.to_pylist())))
-
-
-def _short(value: Any) -> Any:
-    return value[:_LETTERS] + "…" if isinstance(value, str) and len(value) > _LETTERS else value
 
 
 def curves(table: Any) -> Iterator[Floats]:
@@ -273,8 +236,7 @@ def _checksum(data: bytes) -> str:
 
 
 def _arrow() -> tuple[Any, Any]:
-    require("pyarrow", "study", "a study's results")
-    import pyarrow
+    pa = arrow()
     from pyarrow import parquet
 
-    return pyarrow, parquet
+    return pa, parquet

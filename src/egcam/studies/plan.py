@@ -28,17 +28,6 @@ def planned(study: Study, images: int, part: Part = WHOLE) -> Iterator[Unit]:
                 yield Unit(model.label, method.name, image)
 
 
-def belongs(unit: Unit, images: int | None, part: Part = WHOLE) -> bool:
-    """Whether a unit is among those `planned` for the first `images` images (None: all) of a part.
-
-    Example:
-        >>> belongs(Unit("m", "a", 3), images=8, part=(2, 2)), belongs(Unit("m", "a", 3), images=3)
-        (True, False)
-    """
-    mine, parts = part
-    return unit.image % parts == mine - 1 and (images is None or unit.image < images)
-
-
 def shards(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:
     """Units handed to a worker together: of one model and one image, which is then read and prepared once.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from egcam.progress import Progress as Share
+from egcam.studies.columns import arrow, numbers, places
 from egcam.studies.results import Results, Sourced
 
 if TYPE_CHECKING:
@@ -125,12 +126,12 @@ def status(source: Sourced, workers: int = 1, progress: Share | None = None) -> 
         1261.4
     """
     results = Results.of(source, progress)
-    done, scores = results.done, results.done.scores
     each = results.units // max(1, len(results.models) * len(results.methods))
-    worked = done.cause.codes < 0
-    failures = Counter(done.cause[~worked].listed())
-    lacking = (scores.cause.codes >= 0) & np.repeat(worked, np.diff(done.begins))
-    gaps = Counter(zip(scores.metric[lacking].listed(), scores.cause[lacking].listed(), strict=True))
+    failures = Counter(failure.cause for failure in results.failures)
+    lacking = results.scores["cause"].is_valid().to_numpy()
+    lacking &= results.done["cause"].is_null().to_numpy()[numbers(results.scores["unit"])]
+    missing = results.scores.filter(arrow().array(lacking))
+    gaps = Counter(zip(missing["metric"].to_pylist(), missing["cause"].to_pylist(), strict=True))
     found = _progress(results, each)
     return Status(
         results.study.name,
@@ -146,19 +147,20 @@ def status(source: Sourced, workers: int = 1, progress: Share | None = None) -> 
 
 def _progress(results: Results, each: int) -> list[Progress]:
     """How far each method is on each model, of whole outcomes."""
-    whole = results.done.where(results.whole)
+    whole = results.done.filter(arrow().array(results.whole))
     shape = len(results.models), len(results.methods)
-    place = np.ravel_multi_index((whole.model.placed(results.models), whole.method.placed(results.methods)), shape)
-    worked = whole.cause.codes < 0
+    places_of = places(whole["model"], results.models), places(whole["method"], results.methods)
+    place, worked = np.ravel_multi_index(places_of, shape), whole["cause"].is_null().to_numpy()
+    taken_by_unit = numbers(whole["seconds"])
 
     def counted(chosen: Any, weights: Any = None) -> Any:
         found = np.bincount(place[chosen], None if weights is None else weights[chosen], np.prod(shape))
         return found.reshape(shape)
 
     every = np.ones(len(whole), bool)
-    done, failed, seconds = counted(every), counted(~worked), counted(every, whole.seconds)
+    done, failed, seconds = counted(every), counted(~worked), counted(every, taken_by_unit)
     # A unit that failed says little about how long one takes.
-    units, taken = counted(worked), counted(worked, whole.seconds)
+    units, taken = counted(worked), counted(worked, taken_by_unit)
     found = []
     for row, model in enumerate(results.models):
         for column, method in enumerate(results.methods):

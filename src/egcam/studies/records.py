@@ -23,7 +23,7 @@ class Unit(NamedTuple):
 
     def score(self, metric: str, value: float, seconds: float = 0.0, cause: str | None = None) -> Score:
         """The unit's score by a metric."""
-        return Score(self.model, self.image, self.method, metric, value, seconds, cause)
+        return Score(self.image, self.method, metric, value, seconds, cause)
 
 
 @dataclass(frozen=True)

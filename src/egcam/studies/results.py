@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from egcam.errors import EgcamError, near_misses, require
-from egcam.evaluation.comparable import Chosen, Values, comparable
-from egcam.evaluation.score import Coded, Scores, Whole, smallest
+from egcam.evaluation.comparable import Chosen, Values, Whole, comparable
 from egcam.evaluation.table import Table
 from egcam.imageops import upsampled
 from egcam.metrics.faithfulness import sufficiency_of_cells
@@ -22,10 +21,10 @@ from egcam.metrics.registry import MetricError
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
-from egcam.studies.columns import Outcomes
+from egcam.studies.columns import among, arrow, numbers, places, texts
 from egcam.studies.pictures import height_and_width
-from egcam.studies.plan import WHOLE, Part, belongs
-from egcam.studies.records import Floats, Outcome, Unit
+from egcam.studies.plan import WHOLE, Part
+from egcam.studies.records import Floats, Unit
 from egcam.studies.specs import MetricSpec, Study
 from egcam.studies.store import Store
 
@@ -59,7 +58,8 @@ class Results:
     Attributes:
         source: where they come from.
         study: what was asked for.
-        done: the outcomes there are, in columns and canonical order.
+        done: the units there are outcomes of, and
+        scores: their scores, as Arrow tables: see `egcam.studies.store.Store.tables`.
 
     Example:
         >>> Results.of("results/")                                         # doctest: +SKIP
@@ -68,30 +68,21 @@ class Results:
 
     source: Store
     study: Study
-    done: Outcomes
+    done: Any
+    scores: Any
 
     @classmethod
     def of(cls, source: Sourced, progress: Progress | None = None) -> Results:
         """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
-        found = source if isinstance(source, Store) else Store(source)
-        asked_for = found.manifest.study
+        store = source if isinstance(source, Store) else Store(source)
         try:
-            study = Study.model_validate(asked_for)
+            study = Study.model_validate(store.manifest.study)
         except (ValueError, TypeError) as error:
             said = " ".join(str(error).split())[:300]
             raise ResultsError(
-                f"the manifest in {found.folder} is of no study that this egcam knows: {said}"
+                f"the manifest in {store.folder} is of no study that this egcam knows: {said}"
             ) from error
-        done = found.columns(progress)
-        # A folder may also hold what an earlier form of the study asked for.
-        asked = done.model.placed(one.label for one in study.models) >= 0
-        asked &= done.method.placed(one.name for one in study.methods) >= 0
-        return cls(found, study, done.where(asked))
-
-    @property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """What is done as objects, for a few thousand units; there is room for many more in `done`."""
-        return tuple(self.done)
+        return cls(store, study, *store.tables(progress))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -132,12 +123,13 @@ class Results:
         """How many units of the first `limit` images (None: all) of a part have no outcome with all metrics."""
         images = len(self.source.manifest.data.images)
         asked = len(range(part[0] - 1, min(images, limit or images), part[1])) * len(self.models) * len(self.methods)
-        return asked - sum(belongs(unit, limit, part) for unit in self.done.where(self.whole).units)
+        image = numbers(self.done["image"])[self.whole]
+        return asked - int(((image % part[1] == part[0] - 1) & (image < (limit or images))).sum())
 
     @cached_property
     def whole(self) -> Chosen:
         """(U,) whether each outcome has all metrics; one from before the study grew lacks some."""
-        return np.asarray(self.done.held(self._each) >= len(self._each))
+        return np.asarray(numbers(self.done["held"]) >= len(self._each))
 
     @cached_property
     def _each(self) -> frozenset[str]:
@@ -146,37 +138,39 @@ class Results:
     @cached_property
     def failures(self) -> list[Failure]:
         """The units that failed, with the cause."""
-        failed = self.done.where(self.done.cause.codes >= 0)
-        return [Failure(outcome.unit, outcome.error or "") for outcome in failed]
+        failed = self.done.filter(self.done["cause"].is_valid())
+        columns = (failed[name].to_pylist() for name in (*Unit._fields, "cause"))
+        return [Failure(Unit(*unit), cause) for *unit, cause in zip(*columns, strict=True)]
+
+    @cached_property
+    def _places(self) -> dict[str, Whole]:
+        """(M, N) the rows of `done` with each method on each image that every method has finished, by model."""
+        of_model, image = places(self.done["model"], self.models), numbers(self.done["image"])
+        found = {}
+        for place, model in enumerate(self.models):
+            rows = np.flatnonzero(of_model == place)
+            # Rows are in the order of images, then methods, and each unit is there once.
+            _, inverse, counts = np.unique(image[rows], return_inverse=True, return_counts=True)
+            finished = rows[counts[inverse] == len(self.methods)]
+            found[model] = finished.reshape(-1, len(self.methods)).T
+        return found
 
     @cached_property
     def _finished(self) -> dict[str, Whole]:
         """(N,) the numbers of the images that every method has finished, by model."""
-        of_model, found = self.done.model.placed(self.models), {}
-        for place, model in enumerate(self.models):
-            numbers, counts = np.unique(self.done.image[of_model == place], return_counts=True)
-            found[model] = numbers[counts == len(self.methods)]
-        return found
-
-    @cached_property
-    def _places(self) -> dict[str, Whole]:
-        """(M, N) where the outcome of each method on each finished image is, by model."""
-        of_model, of_method = self.done.model.placed(self.models), self.done.method.placed(self.methods)
-        found = {}
-        for place, (model, images) in enumerate(self._finished.items()):
-            own = np.flatnonzero((of_model == place) & np.isin(self.done.image, images))
-            found[model] = np.empty((len(self.methods), len(images)), np.int64)
-            found[model][of_method[own], np.searchsorted(images, self.done.image[own])] = own
-        return found
+        image = numbers(self.done["image"])
+        return {model: image[rows[0]] for model, rows in self._places.items()}
 
     def images(self, model: str) -> tuple[int, ...]:
         """The numbers of the images that every method has finished on a model."""
         return tuple(self._finished[self._known(model)].tolist())
 
-    def outcome(self, model: str, method: str, image: int) -> Outcome:
-        """What came of one unit on an image that every method has finished."""
+    def classes(self, model: str, method: str, image: int) -> tuple[str, int, int]:
+        """The image's name, the class explained and the class predicted, where every method has finished the image."""
         column = int(np.searchsorted(self._finished[model], image))
-        return self.done[int(self._places[model][self.methods.index(method), column])]
+        row = int(self._places[model][self.methods.index(method), column])
+        name, target, prediction = (self.done[name][row].as_py() for name in ("name", "target", "prediction"))
+        return name, target, prediction
 
     @cached_property
     def tables(self) -> dict[str, Table]:
@@ -198,59 +192,38 @@ class Results:
         return model
 
     def _table(self, model: str) -> Table:
-        """The scores of M methods by K metrics on N images as columns of M * K * N rows, in this order."""
-        scores, images = self.done.scores, self._finished[model]
-        shape = len(self.methods), len(self.metrics), len(images)
-        of_sets = self._of_sets(model)
-        texts = dict.fromkeys((*scores.cause.names, *self.done.cause.names, _NOT_COMPUTED))
-        texts |= dict.fromkeys(text for _, causes in of_sets.values() for text in causes if text is not None)
-        names = tuple(texts)
-        value, seconds = np.full(shape, nan), np.zeros(shape)
-        errors = self.done.cause.renamed(lambda text: text or _NOT_COMPUTED).placed(names)[self._places[model]]
-        cause = np.repeat(np.where(errors < 0, names.index(_NOT_COMPUTED), errors)[:, None], len(self.metrics), 1)
-        own = self._is_of_each & (scores.model.placed([model]) == 0)
-        own &= (row := scores.image.placed(images.tolist())) >= 0
-        at = scores.method.placed(self.methods)[own], scores.metric.placed(self.metrics)[own], row[own]
-        value[at], seconds[at] = scores.value[own], scores.seconds[own]
-        cause[at] = scores.cause.placed(names)[own]
-        for (method, metric), (values, causes) in of_sets.items():
-            value[method, metric], cause[method, metric] = values, Coded.of(causes).placed(names)
-        keys = np.indices(shape, smallest(max(shape)), sparse=True)
-        of_method, of_metric, of_image = (np.broadcast_to(one, shape).ravel() for one in keys)
-        rows = Scores(
-            Coded(np.zeros(value.size, np.int8), (model,)),
-            Coded(of_image, tuple(images.tolist())),
-            Coded(of_method, self.methods),
-            Coded(of_metric, self.metrics),
-            value.ravel(),
-            seconds.ravel(),
-            Coded(cause.ravel(), names),
-        )
-        return Table(rows, self.methods, self.metrics)
+        """The scores of M methods by K metrics on N images."""
+        rows, names = self._places[model], tuple(self._finished[model].tolist())
+        shape = len(self.methods), len(self.metrics), len(names)
+        values, seconds = np.full(shape, nan), np.zeros(shape)
+        cause = np.empty(shape, object)
+        cause[:] = np.where(self._errors[rows] == None, _NOT_COMPUTED, self._errors[rows])[:, None]  # noqa: E711
+        cell_of_unit = np.full(len(self.done), -1)
+        cell_of_unit[rows.ravel()] = np.arange(rows.size)
+        metric, cell = places(self.scores["metric"], self.metrics), cell_of_unit[numbers(self.scores["unit"])]
+        chosen = np.flatnonzero((metric >= 0) & (cell >= 0))
+        at = cell[chosen] // len(names), metric[chosen], cell[chosen] % len(names)
+        scores = self.scores.take(arrow().array(chosen))
+        values[at], seconds[at] = numbers(scores["value"]), numbers(scores["seconds"])
+        cause[at] = texts(scores["cause"])
+        for place in (place for place, name in enumerate(self.metrics) if name not in self._each):
+            for method, in_the_set in enumerate(self._sets(model)):
+                found = self._of_the_set(model, method, in_the_set, self.study.metrics[place])
+                values[method, place], cause[method, place] = found
+        return Table(values, self.methods, self.metrics, names, seconds, cause)
 
     @cached_property
-    def _is_of_each(self) -> Chosen:
-        """(N,) whether each score is by a metric that the study asks for and that each image has by itself."""
-        wanted = np.array([*(name in self._each for name in self.metrics), False])
-        return np.asarray(wanted[self.done.scores.metric.placed(self.metrics)])
-
-    def _of_sets(self, model: str) -> dict[tuple[int, int], tuple[Values, list[str | None]]]:
-        """Values and causes by metrics that compare images with each other, by the places of method and metric."""
-        whole = [place for place, name in enumerate(self.metrics) if name not in self._each]
-        in_the_set = self._sets(model) if whole else np.zeros((0, 0), bool)
-        return {
-            (method, metric): self._of_the_set(model, method, in_the_set[method], self.study.metrics[metric])
-            for metric in whole
-            for method in range(len(self.methods))
-        }
+    def _errors(self) -> Any:
+        """(U,) why each unit failed; None where it did not."""
+        return texts(self.done["cause"])
 
     def _sets(self, model: str) -> Chosen:
         """(M, N) the images whose maps a method's whole-set metrics are over: the same for all compared methods."""
         images = self._finished[model].tolist()
-        worked = self.done.cause.codes[self._places[model]] < 0
+        worked = self._errors[self._places[model]] == None  # noqa: E711
         held = np.full((len(images), len(self.methods)), nan)
         for place, method in enumerate(self.methods):
-            maps = self.source.maps(model, method)
+            maps = self.source.maps(model, method).get(method, {})
             usable = [image in maps and bool(np.isfinite(maps[image]).all()) for image in images]
             held[worked[place] & usable, place] = 1.0
         return np.asarray(np.isfinite(comparable(held).values).T)
@@ -260,20 +233,20 @@ class Results:
     ) -> tuple[Values, list[str | None]]:
         """(N,) the scores of a method by a metric that compares images with each other, and why some are missing."""
         images, units = self._finished[model].tolist(), self._places[model][place]
-        errors, values = self.done.cause[units].listed(), np.full(len(images), nan)
+        errors, values = self._errors[units].tolist(), np.full(len(images), nan)
         if metric_called(spec.name).name != "sufficiency":
             return values, [error or f"{spec.name} cannot be computed from the stored maps" for error in errors]
         usable = np.flatnonzero(in_the_set)
         size = self._size(model) if len(usable) else None
         if len(usable) and size is None:
             return values, [error or _NO_SIZE for error in errors]
-        maps = self.source.maps(model, self.methods[place])
+        maps = self.source.maps(model, self.methods[place]).get(self.methods[place], {})
         causes = [error or _left_out(maps.get(image)) for error, image in zip(errors, images, strict=True)]
         if size is not None:
             cells = [torch.from_numpy(np.array(maps[images[one]], np.float32)) for one in usable]
             if len({one.shape for one in cells}) > 1:
                 cells = [upsampled(one[None], size)[0] for one in cells]
-            predictions = torch.from_numpy(self.done.prediction[units[usable]])
+            predictions = torch.from_numpy(numbers(self.done["prediction"])[units[usable]])
             with causes_collected() as found:
                 scores = sufficiency_of_cells(torch.stack(cells), size, predictions, **spec.options)
             values[usable] = scores.tolist()
@@ -299,57 +272,54 @@ class Results:
         over the images that all have. Texts are categories: models, methods and metrics in the study's order, images
         by name.
         """
+        return self._rows(self._long)
+
+    def blocks(self, most: int = 50_000) -> Iterator[pd.DataFrame]:
+        """The rows of the frame, so many at a time."""
+        for start in range(0, len(self._long), most):
+            yield self._rows(self._long.slice(start, most))
+
+    def _rows(self, scores: Any) -> pd.DataFrame:
+        """Scores with what their units are, for people."""
         require("pandas", "study", "a table of scores")
         import pandas
 
-        columns = self._block(*self._long)
-        images = tuple(sorted(set(columns["name"].names)))
-        orders = {"model": self.models, "method": self.methods, "metric": self.metrics, "name": images}
+        units = self.done.select(["model", "image", "name", "method", "target", "prediction"])
+        columns = {**_columns(units.take(scores["unit"])), **_columns(scores)}
+        frame = pandas.DataFrame({name: columns[name].to_pandas() for name in COLUMNS})
+        orders = {"model": self.models, "method": self.methods, "metric": self.metrics}
+        orders["name"] = tuple(sorted(set(frame["name"].cat.categories)))
         for name, order in orders.items():
-            columns[name] = Coded(columns[name].placed(order), order)
-        made = {
-            name: pandas.Categorical.from_codes(one.codes, pandas.Index(one.names)).remove_unused_categories()
-            if isinstance(one, Coded)
-            else one
-            for name, one in columns.items()
-        }
-        frame: pd.DataFrame = pandas.DataFrame(made)
+            frame[name] = frame[name].cat.set_categories(order).cat.remove_unused_categories()
         return frame
 
-    def blocks(self, most: int = 50_000) -> Iterator[dict[str, Any]]:
-        """The rows of the frame, so many at a time: columns by name, texts as `Coded`."""
-        scores, of_unit = self._long
-        for start in range(0, len(scores), most):
-            yield self._block(scores[start : start + most], of_unit[start : start + most])
-
-    def _block(self, scores: Scores, of_unit: Whole) -> dict[str, Any]:
-        done = self.done
-        found = {
-            **{name: getattr(scores, name) for name in ("model", "method", "metric", "value", "seconds", "cause")},
-            **{name: getattr(done, name)[of_unit] for name in ("image", "name", "target", "prediction")},
-        }
-        return {name: found[name] for name in COLUMNS}
-
     @cached_property
-    def _long(self) -> tuple[Scores, Whole]:
-        """All scores, outcome by outcome and in the order of the study's metrics, and the place of each one's outcome.
+    def _long(self) -> Any:
+        """All scores of the study's metrics, unit by unit and in the order of metrics, as an Arrow table.
 
         Scores of whole-set metrics are those of the tables.
         """
-        kept = self._is_of_each
-        scores, of_unit = self.done.scores, self.done.unit_of_score
-        if not kept.all():
-            scores, of_unit = scores[kept], of_unit[kept]
-        if len(self._each) < len(self.metrics):
-            whole = [name for name in self.metrics if name not in self._each]
-            more = [table.only(whole).scores for table in self.tables.values()]
-            places = [np.repeat(self._places[model][:, None], len(whole), 1).ravel() for model in self.tables]
-            scores, of_unit = Scores.joined([scores, *more]), np.concatenate([of_unit, *places])
-        order = of_unit.astype(np.int64) * len(self.metrics) + scores.metric.placed(self.metrics)
-        if (order[1:] < order[:-1]).any():
-            rows = np.argsort(order)
-            scores, of_unit = scores[rows], of_unit[rows]
-        return scores, of_unit
+        pa, each = arrow(), [name for name in self.metrics if name in self._each]
+        scores = self.scores.filter(pa.array(among(self.scores["metric"], each)))
+        for model, table in self.tables.items():
+            for metric in (name for name in self.metrics if name not in self._each):
+                place = table.metrics.index(metric)
+                count = table.images * len(self.methods)
+                columns = {
+                    "unit": pa.array(self._places[model].ravel(), pa.int32()),
+                    "metric": pa.array([metric] * count).dictionary_encode(),
+                    "value": table.scores[:, place].ravel(),
+                    "seconds": table.seconds[:, place].ravel(),
+                    "cause": pa.array(table.cause[:, place].ravel(), pa.string()).dictionary_encode(),
+                }
+                scores = pa.concat_tables([scores, pa.table(columns)])
+        scores = scores.unify_dictionaries()
+        order = numbers(scores["unit"]).astype(np.int64) * len(self.metrics) + places(scores["metric"], self.metrics)
+        return scores if (order[1:] >= order[:-1]).all() else scores.take(pa.array(np.argsort(order)))
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    return dict(zip(table.column_names, table.columns, strict=True))
 
 
 COLUMNS = ("model", "image", "name", "method", "metric", "value", "seconds", "cause", "target", "prediction")

@@ -20,16 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from egcam.errors import require
-from egcam.evaluation.comparable import Chosen
-from egcam.evaluation.score import Coded, Whole, joined
 from egcam.progress import Progress, part_of
 from egcam.studies import parquet
-from egcam.studies.columns import Outcomes
+from egcam.studies.columns import among, arrow, joined, numbers, places, split, taken
 from egcam.studies.locks import Shard, guarded, locked
 from egcam.studies.manifest import Manifest, same_packages
 from egcam.studies.records import Floats, Outcome, Unit
@@ -43,6 +40,7 @@ DAMAGED = "parts/damaged"
 _READ_AT_ONCE = 16
 
 Made = TypeVar("Made")
+Maps: TypeAlias = dict[str, dict[int, Floats]]
 
 
 class Store:
@@ -128,7 +126,7 @@ class Store:
             data = parquet.encode(keyed, self.manifest.settings, self._versions or self.manifest.versions)
             self._folder.write(f"{PARTS}/{parquet.part_name(data)}", data)
 
-    def done(self, failed: bool = True, needs: Iterable[str] = (), maps: bool = False) -> set[Unit]:
+    def done(self, failed: bool = True, needs: Collection[str] = (), maps: bool = False) -> set[Unit]:
         """The units there are outcomes of.
 
         Args:
@@ -136,57 +134,55 @@ class Store:
             needs: the names of the metrics an outcome must hold.
             maps: whether it must hold a map, unless it failed.
         """
-        found, needs = self.columns(), set(needs)
-        has_failed = found.cause.codes >= 0
-        holds = found.held(needs) == len(needs)
-        holds &= has_failed | found.has_map if maps else True
-        holds &= True if failed else ~has_failed
-        return set(found.where(holds).units)
+        units, scores = self.tables()
+        has_failed = units["cause"].is_valid().to_numpy()
+        held = np.bincount(numbers(scores["unit"])[among(scores["metric"], needs)], minlength=len(units))
+        counts = (held == len(set(needs))) & (failed | ~has_failed)
+        counts &= has_failed | numbers(units["has_map"]) if maps else True
+        return {unit for unit, is_done in zip(_units(units), counts.tolist(), strict=True) if is_done}
+
+    def tables(self, progress: Progress | None = None) -> tuple[Any, Any]:
+        """What counts as Arrow tables: (units, scores), in the order of models, then images, then methods.
+
+        Units have the columns model, method, image (its number), name, target, prediction, seconds, cause (why it
+        failed), batch_size, has_map, and held, how many of the study's metrics there is a score of. Scores have unit,
+        the row of theirs, metric, value, seconds and cause. Of a unit that is there several times the one with most of
+        the study's metrics counts, of these one that did not fail, and of these the first.
+        """
+        return self._tables(parquet.OUTCOME, progress=progress)
 
     def outcomes(self) -> list[Outcome]:
-        """All outcomes, each unit's once, without curves, maps and pictures.
+        """All outcomes as objects, for a few thousand units: in the order of `tables`, without curves and pictures."""
+        units, scores = self.tables()
+        begins = np.searchsorted(numbers(scores["unit"]), np.arange(len(units) + 1)).tolist()
+        rows = zip(*(scores[name].to_pylist() for name in ("metric", "value", "seconds", "cause")), strict=True)
+        listed, found = list(rows), []
+        for unit, row, start, end in zip(_units(units), units.to_pylist(), begins, begins[1:], strict=False):
+            own = tuple(unit.score(*score) for score in listed[start:end])
+            name, target, prediction = row["name"], row["target"], row["prediction"]
+            more = {"error": row["cause"], "batch_size": row["batch_size"]}
+            found.append(Outcome(unit, name, target, prediction, row["seconds"], own, **more))
+        return found
 
-        They are in the order of models, then images, then methods. Of a unit that is there several times the one with
-        most of the study's metrics counts, of these one that did not fail, and of these the first.
-        """
-        return list(self.columns())
-
-    def columns(self, progress: Progress | None = None) -> Outcomes:
-        """The same in columns: twenty times as many fit into memory."""
-        parts = self._parts(parquet.OUTCOME, parquet.outcomes, progress)
-        model, method = (joined([getattr(part, name) for part in parts]) for name in ("model", "method"))
-        image, has_map = (joined([getattr(part, name) for part in parts]) for name in ("image", "has_map"))
-        has_failed = joined([part.cause.codes >= 0 for part in parts])
-        held = joined([part.held(self.manifest.metrics) for part in parts])
-        return Outcomes.gathered(parts, self._chosen(model, method, image, held, has_failed, has_map))
-
-    def errors(self) -> dict[Unit, str]:
-        """Why units failed."""
-        table = self._table((), holding="cause")
-        return dict(zip(parquet.units(table), parquet.coded(table["cause"]).listed(), strict=True))
-
-    def curves(self, model: str, metric: str) -> dict[str, dict[int, Floats]]:
+    def curves(self, model: str, metric: str) -> Maps:
         """Perturbation curves: by method, then image."""
-        table = self._table(("curve",), holding="curve", metric=metric, model=[model])
-        return _by_method(table, parquet.curves(table))
+        units, scores = self._tables(("curve",), metric=metric, model=[model])
+        return _by_method(units.take(scores["unit"]), parquet.curves(scores))
 
-    def maps(self, model: str, method: str) -> dict[int, Floats]:
-        """The coarse maps that were kept, by image."""
-        table = self._table(("map",), holding="map", model=[model], method=[method])
-        return _by_method(table, parquet.maps(table)).get(method, {})
-
-    def maps_of(self, model: str, images: Collection[int]) -> dict[str, dict[int, Floats]]:
-        """The coarse maps of some images that were kept: by method, then image."""
-        table = self._table(("map",), holding="map", model=[model], image=images)
-        return _by_method(table, parquet.maps(table))
+    def maps(self, model: str, method: str | None = None, images: Collection[int] | None = None) -> Maps:
+        """The coarse maps that were kept, perhaps only those of a method, or of some images: by method, then image."""
+        methods = None if method is None else [method]
+        units, _ = self._tables(("shape", "map"), model=[model], method=methods, image=images)
+        units = units.filter(units["map"].is_valid())
+        return _by_method(units, parquet.maps(units))
 
     def pictures(self, model: str) -> dict[int, bytes]:
         """What the model saw, as encoded images, if kept, by image."""
-        table = self._table(("picture",), holding="picture", model=[model])
-        found: dict[int, bytes] = {}
-        for image, picture in zip(table["image"].to_pylist(), table["picture"].to_pylist(), strict=True):
-            found.setdefault(image, picture)
-        return found
+        units, _ = self._tables(("picture",), model=[model])
+        units = units.filter(units["picture"].is_valid())
+        # Where several methods have one, that of the first.
+        pairs = zip(units["image"].to_pylist(), units["picture"].to_pylist(), strict=True)
+        return dict(reversed(list(pairs)))
 
     def damaged(self) -> list[str]:
         """Names of parts that do not fit their checksum; their units count as not done."""
@@ -228,54 +224,51 @@ class Store:
             return None
         return Manifest.from_json(text, f"{self.folder.rstrip('/')}/{MANIFEST}")
 
-    def _table(self, columns: Iterable[str], holding: str, metric: str | None = None, **only: Collection[Any]) -> Any:
-        """The rows of all units that count, in the order of the study, where they hold something.
+    def _tables(
+        self,
+        columns: Sequence[str],
+        metric: str | None = None,
+        progress: Progress | None = None,
+        **only: Collection[Any] | None,
+    ) -> tuple[Any, Any]:
+        """The units that count and their scores: see `tables`.
 
         Args:
             columns: what to read besides the keys.
-            holding: in which column.
-            metric: the rows are those of units; with a metric, of their scores by it.
+            metric: take the rows with a curve by this metric for scores.
+            progress: called with the share that is read.
             only: of these models, methods or images.
         """
-        import pyarrow as pa
+        manifest = self.manifest
 
-        def trimmed(table: Any) -> Any:
+        def needed(table: Any) -> tuple[Any, Any]:
             """What of a part is needed, so that not all of all parts is in memory at once."""
-            chosen = np.ones(len(table), bool)
+            units, scores = split(table)
+            is_score = scores["value"].is_valid().to_numpy()
+            held = numbers(scores["unit"])[is_score & among(scores["metric"], manifest.metrics)]
+            units = units.append_column("held", arrow().array(np.bincount(held, minlength=len(units))))
+            units = units.append_column("has_map", units["shape"].is_valid())
+            if metric is not None:
+                is_score = scores["curve"].is_valid().to_numpy() & among(scores["metric"], [metric])
+            kept = among(units["model"], manifest.models) & among(units["method"], manifest.methods)
             for name, values in only.items():
-                chosen &= _among(table[name], values)
-            table = table.filter(chosen)
-            held = np.zeros(len(table), np.int16)
-            held[parquet.beginnings(table)] = _held(table, self.manifest.metrics)
-            is_needed = table["metric"].is_null().to_numpy() | _among(table["metric"], [metric])
-            return table.append_column("held", pa.array(held)).filter(is_needed)
+                kept &= values is None or among(units[name], values)
+            units = units.drop_columns([name for name in ("recipe", "content", "shape") if name not in columns])
+            return taken(units, scores.filter(is_score), np.flatnonzero(kept))
 
-        table = pa.concat_tables(self._parts(columns, trimmed)).unify_dictionaries()
-        begins = parquet.beginnings(table)
-        of_units = table.take(begins)
-        chosen = self._chosen(
-            parquet.coded(of_units["model"]),
-            parquet.coded(of_units["method"]),
-            of_units["image"].to_numpy(),
-            of_units["held"].to_numpy(),
-            of_units["cause"].is_valid().to_numpy(),
-            of_units["shape"].is_valid().to_numpy(),
-        )
-        holds = table[holding].is_valid().to_numpy()
-        if metric is None:
-            rows = begins[chosen]
-            return table.take(rows[holds[rows]])
-        # A unit's row is followed by that of its score, where there is one.
-        rows = begins[chosen] + 1
-        is_score = np.append(table["metric"].is_valid().to_numpy() & holds, False)
-        return table.take(rows[is_score[rows]])
+        units, scores = joined(self._parts((*parquet.KEYS, *columns), needed, progress))
+        model, method = places(units["model"], manifest.models), places(units["method"], manifest.methods)
+        image, held = numbers(units["image"]), numbers(units["held"])
+        order = np.lexsort((~numbers(units["has_map"]), units["cause"].is_valid(), -held, method, image, model))
+        keys = np.stack((model, image, method))[:, order]
+        is_first = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))[: len(order)]
+        return taken(units, scores, order[is_first])
 
     def _parts(
         self, columns: Iterable[str], made: Callable[[Any], Made], progress: Progress | None = None
     ) -> list[Made]:
         """What is made of the table of each sound part, with the numbers that images have by now."""
-        require("pyarrow", "study", "a study's results")
-        wanted = list(dict.fromkeys((*parquet.KEYS, *columns)))
+        wanted = list(dict.fromkeys(columns))
         environments = self.manifest.environments
         current = _Current(self.manifest)
 
@@ -331,15 +324,6 @@ class Store:
                 part_of(progress, 0.0, 1.0)(len(found) / len(names))
             return found
 
-    def _chosen(self, model: Coded, method: Coded, image: Whole, held: Whole, failed: Chosen, has_map: Chosen) -> Whole:
-        """The places of the outcomes that count among all there are, (U,) each, in the order of the study."""
-        of_model, of_method = _ranks(model, list(self.manifest.models)), _ranks(method, self.manifest.methods)
-        order = np.lexsort((np.arange(len(image)), ~has_map, failed, -held, of_method, image, of_model))
-        keys = np.stack((of_model, image, of_method))[:, order]
-        is_first = np.ones(len(order), bool)
-        is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
-        return order[is_first]
-
 
 class _Current:
     """What of the parts belongs to the study: what has its recipes, settings and the present contents of its images."""
@@ -347,39 +331,25 @@ class _Current:
     def __init__(self, manifest: Manifest) -> None:
         self._recipes = [recipe for methods in manifest.recipes.values() for recipe in methods.values()]
         self._settings = list(manifest.settings.values())
-        # What no run has read is in no part: a number is no content.
-        self._contents = [content or number for number, content in enumerate(manifest.data.images.values())]
+        # What no run has read is in no part.
+        self._contents = list(manifest.data.images.values())
 
     def of(self, table: Any) -> Any:
         """The rows of a part that belong to it, with the numbers that images have by now."""
-        from pyarrow import array
-
-        image = parquet.coded(table["content"]).placed(self._contents).astype(np.int64)
-        belongs = (image >= 0) & _among(table["recipe"], self._recipes)
-        belongs &= table["metric"].is_null().to_numpy() | _among(table["setting"], self._settings)
-        return table.set_column(table.column_names.index("image"), "image", array(image)).filter(belongs)
-
-
-def _among(column: Any, values: Collection[Any]) -> Any:
-    """(N,) whether each row has one of the values."""
-    return parquet.coded(column).placed(values) >= 0
+        image = places(table["content"], self._contents).astype(np.int64)
+        belongs = (image >= 0) & among(table["recipe"], self._recipes)
+        belongs &= table["metric"].is_null().to_numpy() | among(table["setting"], self._settings)
+        table = table.set_column(table.column_names.index("image"), "image", arrow().array(image))
+        return table.filter(arrow().array(belongs))
 
 
-def _by_method(table: Any, things: Iterable[Floats]) -> dict[str, dict[int, Floats]]:
-    """What each row of a table holds: by method, then image."""
-    found: dict[str, dict[int, Floats]] = {}
-    for unit, thing in zip(parquet.units(table), things, strict=True):
+def _units(table: Any) -> list[Unit]:
+    return [Unit(*row) for row in zip(*(table[name].to_pylist() for name in Unit._fields), strict=True)]
+
+
+def _by_method(units: Any, things: Iterable[Floats]) -> Maps:
+    """A thing of each unit: by method, then image."""
+    found: Maps = {}
+    for unit, thing in zip(_units(units), things, strict=True):
         found.setdefault(unit.method, {})[unit.image] = thing
     return found
-
-
-def _ranks(names: Coded, known: Sequence[str]) -> Any:
-    """Each name's place among the known ones; others come after them, by name."""
-    return names.placed([*known, *sorted(set(names.names) - set(known))])
-
-
-def _held(table: Any, metrics: Collection[str]) -> Any:
-    """How many of the metrics each outcome has a score for."""
-    is_held = _among(table["metric"], metrics) & table["value"].is_valid().to_numpy()
-    begins = parquet.beginnings(table)
-    return np.add.reduceat(is_held.astype(np.int64), begins) if len(begins) else np.zeros(0, np.int64)

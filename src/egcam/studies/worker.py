@@ -128,7 +128,7 @@ class UnitWorker:
         keep = self._whole or self.study.maps == "all" or example
         case = image.case if batch is None else image.case.in_batches_of(batch)
         maker = self._maker(network, spec, batch)
-        measured = measure(case, spec.name, maker, self._metrics, [unit.image], by_name=True, model=unit.model)
+        measured = measure(case, spec.name, maker, self._metrics, [unit.image], by_name=True)
         first = unit.method == self.study.methods[0].name
         outcome = Outcome(
             unit=unit,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from egcam.evaluation.numbers import counted
-from egcam.evaluation.score import Coded
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages.escaping import in_csv
 from egcam.progress import Progress, part_of
@@ -76,7 +77,7 @@ def write_report(
     say("writing scores.csv")
     scores = Path(out) / "scores.csv"
     with scores.open("w", encoding="utf-8", newline="") as file:
-        write_csv(file, COLUMNS, score_rows(results, part_of(progress, _DRAWN, 1.0)))
+        write_scores(file, results, part_of(progress, _DRAWN, 1.0))
     return [*written, scores]
 
 
@@ -102,13 +103,19 @@ def summary_rows(report: Report) -> list[tuple[Any, ...]]:
     return rows
 
 
-def score_rows(results: Results, progress: Progress | None = None) -> Iterator[tuple[Any, ...]]:
-    """The rows of scores.csv, a block of the results at a time: there may be millions."""
-    done, count = 0, len(results.done.scores)
+def write_scores(file: TextIO, results: Results, progress: Progress | None = None) -> None:
+    """Every score as CSV, a block of the results at a time: there may be millions. Texts are no formulas."""
+    done, count = 0, max(1, len(results.scores))
     for block in results.blocks():
-        yield from zip(*(_cells(column) for column in block.values()), strict=True)
-        done += len(block["value"])
-        part_of(progress, 0.0, 1.0)(done / max(1, count))
+        for name in block.columns[block.dtypes == "category"]:
+            # Each distinct text once.
+            block[name] = block[name].cat.rename_categories(_text)
+        block["value"] = block["value"].where(np.isfinite(block["value"]))
+        block.to_csv(file, index=False, header=not done, lineterminator="\n")
+        done += len(block)
+        part_of(progress, 0.0, 1.0)(done / count)
+    if not done:
+        file.write(",".join(COLUMNS) + "\n")
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -119,26 +126,19 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         'a,b\\n0.1,\\n"x,y",\\n\\'=1,-1\\n'
     """
     text = StringIO()
-    write_csv(text, columns, (map(_cell, row) for row in rows))
-    return text.getvalue()
-
-
-def write_csv(file: TextIO, columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Rows of cells into a file, one after the other."""
-    writer = csv.writer(file, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
     """What is written of a value."""
     if isinstance(value, str):
-        return in_csv(value)
+        return _text(value)
     return "" if isinstance(value, float) and not isfinite(value) else value
 
 
-def _cells(column: Any) -> list[Any]:
-    """The same of a column; of a text that stands in many rows once."""
-    if isinstance(column, Coded):
-        return column.renamed(_cell).listed()
-    return [_cell(value) for value in column.tolist()] if column.dtype.kind == "f" else column.tolist()
+def _text(text: str) -> str:
+    # A carriage return would end the line: it is not quoted.
+    return in_csv(text).replace("\r", "\n")

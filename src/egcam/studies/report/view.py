@@ -264,19 +264,18 @@ def _examples(results: Results, model: str, sharpness: float) -> tuple[Example, 
     chosen = [image for image in results.images(model) if image in pictures][: results.study.examples]
     if not chosen:
         return ()
-    maps = results.source.maps_of(model, chosen)
+    maps = results.source.maps(model, images=chosen)
     classes = class_names(results.study, next(one for one in results.study.models if one.label == model))
     found = []
     for image in chosen:
         photograph = shown(pictures[image], f"the picture of image {image}")
-        outcomes = [results.outcome(model, method, image) for method in results.methods]
+        outcomes = [results.classes(model, method, image) for method in results.methods]
         # A method that failed may not know the classes; the others do.
-        known = next((one for one in outcomes if one.target >= 0), outcomes[0])
+        name, target, prediction = next((one for one in outcomes if one[1] >= 0), outcomes[0])
         own = {method: maps.get(method, {}).get(image) for method in results.methods}
         overlays = {method: _overlay(photograph, coarse, sharpness) for method, coarse in own.items()}
         if any(overlay is not None for overlay in overlays.values()):
-            name = known.name or f"image {image}"
-            found.append(Example(name, known.target, known.prediction, photograph, overlays, classes))
+            found.append(Example(name or f"image {image}", target, prediction, photograph, overlays, classes))
     return tuple(found)
 
 
