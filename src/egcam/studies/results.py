@@ -119,12 +119,15 @@ class Results:
         """Whether every unit has an outcome with all metrics."""
         return int(self.whole.sum()) >= self.units
 
-    def lacking(self, limit: int | None = None, part: Part = WHOLE) -> int:
-        """How many units of the first `limit` images (None: all) of a part have no outcome with all metrics."""
-        images = len(self.source.manifest.data.images)
-        asked = len(range(part[0] - 1, min(images, limit or images), part[1])) * len(self.models) * len(self.methods)
-        image = numbers(self.done["image"])[self.whole]
-        return asked - int(((image % part[1] == part[0] - 1) & (image < (limit or images))).sum())
+    def shortfall(self, limit: int | None = None, part: Part = WHOLE) -> tuple[int, int]:
+        """How many units of the first `limit` images (None: all) of a part failed, and how many are not there whole."""
+        images, (mine, parts) = len(self.source.manifest.data.images), part
+        first = min(images, limit or images)
+        units = len(range(mine - 1, first, parts)) * len(self.models) * len(self.methods)
+        image = numbers(self.done["image"])
+        asked = (image % parts == mine - 1) & (image < first)
+        has_failed = self.done["cause"].is_valid().to_numpy()
+        return int((asked & has_failed).sum()), units - int((asked & self.whole).sum())
 
     @cached_property
     def whole(self) -> Chosen:

@@ -171,7 +171,7 @@ def run(
     """
     from egcam.cli.study_progress import Bar
     from egcam.studies.config import load_study
-    from egcam.studies.plan import WHOLE, belongs, read_part
+    from egcam.studies.plan import WHOLE, read_part
     from egcam.studies.progress import status as status_of
     from egcam.studies.runner import run_study
 
@@ -213,10 +213,9 @@ def run(
             "which may change last digits"
         )
     # Includes units that failed in an earlier run: a script that repeats this until it succeeds must not miss them.
-    failed = sum(belongs(failure.unit, limit, part) for failure in results.failures)
+    failed, lacking = results.shortfall(limit, part)
     if failed:
         note(f"{counted(failed, 'unit')} failed; `egcam study status {out}` says why, --retry-failed tries again")
-    lacking = results.lacking(limit, part)
     if lacking:
         note(f"{counted(lacking, 'unit')} of what was asked for changed under way and are missing: run it again")
     return SOME_FAILED if failed or lacking else DONE
