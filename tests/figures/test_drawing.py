@@ -279,8 +279,6 @@ def test_rounding_makes_no_rank():
     from egcam.figures import mean_ranks
 
     values = {"a": [0.5, 0.25], "b": [0.5 + 2e-8, 0.25 + 1e-8], "c": [0.6, 0.35]}
-    rows = [
-        Score(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])
-    ]
+    rows = [Score(image, name, "deletion", value, 0.0) for name in values for image, value in enumerate(values[name])]
     found, _ = mean_ranks(Table.of(rows, tuple(values), ("deletion",)))
     assert {one.method: one.mean for one in found} == {"a": 1.5, "b": 1.5, "c": 3.0}
