@@ -202,7 +202,7 @@ def test_the_passes_are_one_per_image_and_step_and_black_once_per_label() -> Non
         progress=lambda done, total: reports.append((done, total)),
     )
     handle.remove()
-    assert sum(ran) == found.passes == 6 * 4 + 2
+    assert sum(ran) == found.passes + 1 == 6 * 4 + 2 + 1, "and a dry run of one image"
     assert max(ran) <= 8
     assert reports[-1] == (found.passes, found.passes)
     assert len(reports) > 3
@@ -265,10 +265,10 @@ def test_black_is_what_the_normalisation_makes_of_it() -> None:
     images = torch.tensor([3.0, -1.0]).view(1, 2, 1, 1).expand(1, 2, 1, 3)
     saturation(model, images, "layer", 3, 0, black=(-1.0, -0.5))
     points = torch.cat(seen)
-    # In order: the image, black, and half-way.
+    # In order: the image, a dry run, black, and half-way.
     torch.testing.assert_close(points[0], images[0])
-    torch.testing.assert_close(points[1], torch.tensor([-1.0, -0.5]).view(2, 1, 1).expand(2, 1, 3))
-    torch.testing.assert_close(points[2], torch.tensor([1.0, -0.75]).view(2, 1, 1).expand(2, 1, 3))
+    torch.testing.assert_close(points[2], torch.tensor([-1.0, -0.5]).view(2, 1, 1).expand(2, 1, 3))
+    torch.testing.assert_close(points[3], torch.tensor([1.0, -0.75]).view(2, 1, 1).expand(2, 1, 3))
 
 
 # -- reading curves ------------------------------------------------------------------------------
