@@ -205,7 +205,7 @@ def test_the_passes_are_one_per_image_and_step_and_black_once_per_label() -> Non
     assert sum(ran) == found.passes + 1 == 6 * 4 + 2 + 1, "and a dry run of one image"
     assert max(ran) <= 8
     assert reports[-1] == (found.passes, found.passes)
-    assert len(reports) > 3
+    assert len(reports) >= 3
 
 
 @pytest.mark.parametrize("train", [False, True])

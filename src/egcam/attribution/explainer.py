@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self, TypedDict
 
@@ -46,9 +46,19 @@ from egcam.models.inputs import (
     warn_if_channels_last,
     warn_if_up_to_255,
 )
-from egcam.models.layer_output import Reshape, are_tokens, as_reshape
-from egcam.models.layers import BY_WORD, INPUT, Layer, LayerPoint, is_word, last_spatial_layer, parallel_layers, resolve
-from egcam.models.model_errors import check_rows, model_errors_explained
+from egcam.models.layer_output import Reshape, Ways, are_tokens, as_reshape
+from egcam.models.layers import (
+    BY_WORD,
+    INPUT,
+    Layer,
+    LayerPoint,
+    is_word,
+    last_spatial_layer,
+    parallel_layers,
+    points_named,
+    resolve,
+)
+from egcam.models.model_errors import check_rows, model_error
 from egcam.models.place_layers import place_layers
 from egcam.models.restore import add_hook, untouched
 from egcam.models.session import Session, session_of
@@ -126,19 +136,18 @@ class Explainer(ABC):
     ) -> None:
         self.model = plain_model(model)
         self._listed = isinstance(model, FromList)
-        self.score = score
         self.classes = known_classes(model, classes) or known_classes(self.model, classes)
         if not isinstance(signed, bool | np.bool_):
             raise InputError(f"signed is True or False, not {signed!r}")
-        self.signed = bool(signed)
-        self.batch_size = _positive(batch_size, "batch_size")
-        self.memory = _positive(memory, "memory")
-        self.method = self.name
-        self._layer = layer
-        self._reshape = as_reshape(reshape)
-        self.dimensions = dimensions
-        self._points: tuple[LayerPoint, ...] | None = None
+        for name, value in (("batch_size", batch_size), ("memory", memory)):
+            if value is not None:
+                check_count(value, name, InputError)
         check_score(score)
+        self.score, self.signed, self.batch_size, self.memory = score, bool(signed), batch_size, memory
+        self.method = self.name
+        self.dimensions = dimensions
+        self._layer, self._reshape = layer, as_reshape(reshape)
+        self._points: tuple[LayerPoint, ...] | None = None
         if isinstance(self.model, BlackBox):
             _check_black_box(self.name, self.by_scores, layer)
             self.score = "probability" if self.model.gives_probabilities and score == "logit" else score
@@ -190,7 +199,11 @@ class Explainer(ABC):
         listed = self._listed or is_listed(images)
         session, keywords = session_of(self.model), dict(keywords or {})
         weights = session.look(self.model)
-        dimensions = self._dimensions_of(images, inputs, keywords, session) if isinstance(images, Tensor) else 2
+        dimensions = 2
+        if isinstance(images, Tensor):
+            key = ("dimensions", tuple(images.shape), self.dimensions)
+            infer = partial(dimensions_of, self.model, images, self.dimensions, inputs, keywords)
+            dimensions = session.fact(key, infer)
         if dimensions == 2:
             warn_if_channels_last(images)
         single = isinstance(images, Tensor) and images.ndim == dimensions + 1
@@ -201,18 +214,24 @@ class Explainer(ABC):
         extra = ExtraInputs(len(images), tuple(inputs), keywords, listed)
         setting = Setting(size=size_of(images), run=lambda one: self._output_of(one, images, extra))
         meter = Meter(progress)
-        with untouched(self.model, images.device), model_errors_explained(self.model, images, extra):
-            targets = Targets(target, len(images), self.score, self.classes, setting)
-            check_rows(self.model, images, extra)
-            look = self._look(images, extra, targets, session)
-            if targets.explain_predictions and look.trace is not None and look.trace.is_headless:
-                raise _no_head(look.trace)
-            if look.by_image and self.batch_size != 1:
-                return self._one_by_one(given, listed, target, inputs, keywords, progress)
-            tasks = self._tasks(images, extra, targets, session, look, meter)
-            parts = [self._explain(task) if task.has_scores() else None for task in meter.each(tasks)]
+        with untouched(self.model, images.device):
+            try:
+                targets = Targets(target, len(images), self.score, self.classes, setting)
+                check_rows(self.model, images, extra)
+                place = self._place(images, extra, targets, session)
+                if targets.explain_predictions and place.embedding is not None:
+                    raise _no_head(place.embedding)
+                if place.by_image and self.batch_size != 1:
+                    return self._one_by_one(given, listed, target, inputs, keywords, progress)
+                tasks = self._tasks(images, extra, targets, session, place, meter)
+                parts = [self._explain(task) if task.has_scores() else None for task in meter.each(tasks)]
+            except Exception as error:
+                instead = model_error(error, self.model, images, extra)
+                if instead is None:
+                    raise
+                raise instead from error
         found = _with_zero_maps(parts, tasks)
-        return self._explanation(given, size_of(images), tasks, found, look, meter, single, targets, weights.checksum)
+        return self._explanation(given, size_of(images), tasks, found, place, meter, single, targets, weights.checksum)
 
     def stream(
         self,
@@ -279,59 +298,44 @@ class Explainer(ABC):
 
     # -- layer and batch size --------------------------------------------------------------------
 
-    def _dimensions_of(
-        self, images: Tensor, inputs: Sequence[Any], keywords: Mapping[str, Any], session: Session
-    ) -> int:
-        def inferred() -> int:
-            return dimensions_of(self.model, images, self.dimensions, inputs, keywords)
+    def _place(self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session) -> _Place:
+        """Where and how such images are explained; resolved once, and kept in the model's session."""
+        kind = (tuple(images.shape[1:]), images.dtype, images.device, extra.listed)
 
-        return session.fact(("dimensions", tuple(images.shape), self.dimensions), inferred)
+        def resolved() -> _Place:
+            trace = session.fact(("trace", *kind), lambda: _dry_run(self.model, images, extra))
+            points = self._points or self._find_points(images, extra, targets, trace)
+            names = tuple(point.name for point in points)
+            by_image, of_image, of_tail = _mixes_images(self.model), 0, 0
+            if trace is not None:
+                may_be = extra.listed or trace.places == "boxes"
+                by_image |= may_be and _runs_twice(self.model, points, images, extra)
+                of_image = 2 * images[0].numel() * images.element_size() + trace.bytes_per_image(names)
+                of_tail = trace.bytes_of_tail(names)
+            embedding = trace.classes if trace is not None and trace.is_headless else None
+            place = _Place(names, by_image, of_image, of_tail, embedding, session.fact("layout", Layout))
+            if not by_image or self.batch_size == 1:
+                at_once = self._at_once(images, of_image, self._budget(images.device))
+                self._probe(points, extra, place, session).settle(images, at_once)
+            return place
 
-    def _look(self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session) -> _Look:
-        """What is to be known of the network for such images; looked up once."""
-        shape = (tuple(images.shape[1:]), images.dtype, images.device, extra.listed)
-
-        def trace() -> Trace | None:
-            return session.fact(("trace", *shape), lambda: _dry_run(self.model, images, extra))
-
-        def points_found() -> tuple[LayerPoint, ...]:
-            return self._find_points(images, extra, targets, trace)
-
-        if self._points is not None:
-            points = self._points
-        elif targets.are_classes:
-            key = ("points", type(self), self._layer, *shape)
-            listed = session.fact(key, lambda: [point.name for point in points_found()])
-            points = resolve(self.model, listed, str)
-        else:
+        if self._points is None and not targets.are_classes:
             # What is explained may decide what is found, so it is the explainer's own.
-            points = self._points = points_found()
-        names = tuple(point.name for point in points)
-        memory = self._budget(images.device)
+            self._points = self._find_points(images, extra, targets, None)
+        named = (type(self), self._layer) if self._points is None else tuple(point.name for point in self._points)
+        reshape = id(self._reshape) if callable(self._reshape) else self._reshape
+        return session.fact(("place", named, reshape, self.batch_size, self.memory, *kind), resolved)
 
-        def sizes() -> tuple[int, int, bool]:
-            found = trace()
-            if found is None:
-                return 0, 0, _mixes_images(self.model)
-            may_be = extra.listed or found.places == "boxes"
-            by_image = (may_be and _runs_twice(self.model, points, images, extra)) or _mixes_images(self.model)
-            own = 2 * images[0].numel() * images.element_size()
-            return own + found.bytes_per_image(names), found.bytes_of_tail(names), by_image
+    def _probe(self, points: Sequence[LayerPoint], extra: ExtraInputs, place: _Place, session: Session) -> Probe:
+        def trace(some: Tensor) -> Trace | None:
+            key = ("trace", tuple(some.shape[1:]), some.dtype, some.device, extra.listed)
+            return session.fact(key, lambda: _dry_run(self.model, some, extra))
 
-        of_image, of_tail, by_image = session.fact(("sizes", names, *shape), sizes)
-        return _Look(
-            points,
-            trace(),
-            by_image,
-            at_once=self._at_once(images, of_image, memory),
-            tails_at_once=self._at_once(images, of_tail, memory),
-            memory=memory,
-        )
+        return Probe(self.model, points, extra, self._reshape, place.layout, trace, place.ways)
 
     def _find_points(
-        self, images: Tensor, extra: ExtraInputs, targets: Targets, usual: Callable[[], Trace | None]
+        self, images: Tensor, extra: ExtraInputs, targets: Targets, trace: Trace | None
     ) -> tuple[LayerPoint, ...]:
-        trace = usual() if targets.are_classes else None
         if trace is None:
             trace = dry_run(self.model, images, extra, targets.reader())
         trace = replace(trace, places=targets.places or trace.places)
@@ -351,42 +355,32 @@ class Explainer(ABC):
         return BY_WORD[word](self.model, trace) if is_word(word, self.model) else self.usual_layer(trace)
 
     def _tasks(
-        self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session, look: _Look, meter: Meter
+        self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session, place: _Place, meter: Meter
     ) -> list[Task]:
         """The images in as many parts as fit into memory, or one by one."""
-        probe = Probe(
-            self.model,
-            look.points,
-            extra,
-            self._reshape,
-            session.fact("layout", Layout),
-            lambda some: session.fact(
-                ("trace", tuple(some.shape[1:]), some.dtype, some.device, extra.listed),
-                lambda: _dry_run(self.model, some, extra),
-            ),
-        )
-        probe.settle(images, look.at_once)
-        size, tasks = (1 if self.image_by_image else look.at_once), []
+        points = self._points or points_named(self.model, place.layers)
+        probe = self._probe(points, extra, place, session)
+        memory = self._budget(images.device)
+        at_once = self._at_once(images, place.of_image, memory)
+        size = 1 if self.image_by_image else at_once
         memo: dict[str, Any] = {}
-        for start in range(0, len(images), size):
-            stop = min(start + size, len(images))
-            tasks.append(
-                Task(
-                    probe,
-                    images[start:stop],
-                    torch.arange(start, stop, device="cpu"),
-                    targets.part(start, stop),
-                    look.at_once,
-                    meter,
-                    memo,
-                    session,
-                    look.tails_at_once,
-                    look.memory,
-                    max(look.memory, _KEPT) if self.memory is None else look.memory,
-                    self.batch_size,
-                )
+        return [
+            Task(
+                probe,
+                images[start : start + size],
+                torch.arange(start, min(start + size, len(images)), device="cpu"),
+                targets.part(start, min(start + size, len(images))),
+                at_once,
+                meter,
+                memo,
+                session,
+                tails_at_once=self._at_once(images, place.of_tail, memory),
+                memory=memory,
+                kept_memory=max(memory, _KEPT) if self.memory is None else memory,
+                limit=self.batch_size,
             )
-        return tasks
+            for start in range(0, len(images), size)
+        ]
 
     def _at_once(self, images: Tensor, needed: int, memory: int) -> int:
         """How many of what takes so many bytes each fit into the memory budget together."""
@@ -414,7 +408,7 @@ class Explainer(ABC):
         size: Size,
         tasks: list[Task],
         found: list[Maps],
-        look: _Look,
+        place: _Place,
         meter: Meter,
         single: bool,
         targets: Targets,
@@ -442,7 +436,7 @@ class Explainer(ABC):
             targets=known([task.indices for task in tasks]),
             scores=whole([task.scores for task in tasks]),
             predictions=known([task.predictions for task in tasks]),
-            layer=" + ".join(point.name for point in look.points),
+            layer=" + ".join(place.layers),
             method=self.method,
             reference=" or ".join(dict.fromkeys(part.reference for part in found if part.reference)) or None,
             error=known([error]),
@@ -487,25 +481,27 @@ class Explainer(ABC):
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What is known of a network for images of one kind.
+class _Place:
+    """Where and how images of one kind are explained.
 
     Attributes:
-        points: the layers explained.
-        trace: a dry run, if there is one.
+        layers: the names of the layers.
         by_image: whether images must be run one at a time: the network mixes them, or takes them apart as some
             detectors do.
-        at_once: the most images in one pass.
-        tails_at_once: the most rows in one run of what follows the layers.
-        memory: bytes that a pass may take.
+        of_image: bytes that a pass takes for each image.
+        of_tail: bytes that a run of what follows the layers takes for each row.
+        embedding: how many numbers the output has, if none of them is a class.
+        layout: the memory layout the network takes.
+        ways: how what the layers return is read.
     """
 
-    points: tuple[LayerPoint, ...]
-    trace: Trace | None
+    layers: tuple[str, ...]
     by_image: bool
-    at_once: int
-    tails_at_once: int
-    memory: int
+    of_image: int
+    of_tail: int
+    embedding: int | None
+    layout: Layout
+    ways: Ways = field(default_factory=dict)
 
 
 def _check_black_box(name: str, by_scores: bool, layer: Layer) -> None:
@@ -528,10 +524,10 @@ def _dry_run(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Trace | No
         return None
 
 
-def _no_head(trace: Trace) -> TargetError:
+def _no_head(outputs: int) -> TargetError:
     """The largest number of an embedding is no predicted class."""
     return TargetError(
-        f"this network has no classification head: its {trace.classes} outputs are an embedding, and none of "
+        f"this network has no classification head: its {outputs} outputs are an embedding, and none of "
         "them is a predicted class. Pass a target, e.g. target=egcam.targets.Similarity(an_image), a callable, "
         "or the index of an output"
     )
@@ -610,12 +606,6 @@ def _cause_of_zero(image: int, before: list[Tensor], activations: Tensor | None,
     return None
 
 
-def _positive(value: int | None, name: str) -> int | None:
-    if value is not None:
-        check_count(value, name, InputError)
-    return value
-
-
 def _images_and_labels(batch: Any) -> tuple[Tensor, Any]:
     if isinstance(batch, Tensor):
         return batch, None
@@ -641,16 +631,12 @@ def plain_settings(value: Any) -> Any:
     if isinstance(description, str):
         return description
     if is_dataclass(value) and not isinstance(value, type):
-        fields = {key: plain_settings(getattr(value, key)) for key in asdict_keys(value)}
+        names = [name for name in value.__dataclass_fields__ if not name.startswith("_")]
+        fields = {name: plain_settings(getattr(value, name)) for name in names}
         return {"kind": type(value).__name__, **fields}
     if callable(value):
         return getattr(value, "__name__", type(value).__name__)
     return type(value).__name__
-
-
-def asdict_keys(value: Any) -> list[str]:
-    """The names of a dataclass's public fields."""
-    return [name for name in value.__dataclass_fields__ if not name.startswith("_")]
 
 
 def _with_zero_maps(parts: Sequence[Maps | None], tasks: Sequence[Task]) -> list[Maps]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -98,10 +98,11 @@ class Maps:
     inexact: str | None = None
 
 
+@dataclass
 class Task:
     """Some of the images of one call, explained together.
 
-    Args:
+    Attributes:
         probe: the model at the explained layers.
         images: (n, C, H, W).
         rows: (n,) the numbers of these images in the call; extra inputs are looked up by them.
@@ -114,46 +115,32 @@ class Task:
         memory: bytes that a pass may take.
         kept_memory: bytes that a graph may take that is kept.
         limit: the most rows of anything in one run, if the user said so.
-
-    Attributes:
+        class_weights: from (n, outputs) and (n,) classes to (n, classes) weights: the sum of so weighted class scores
+            is explained.
         scores: (n,) what is explained, from the first pass on.
+        activations: at each layer, from the first pass on.
     """
 
-    scores: Tensor
-
-    def __init__(
-        self,
-        probe: Probe,
-        images: Tensor,
-        rows: Tensor,
-        targets: Targets,
-        batch_size: int,
-        meter: Meter,
-        memo: dict[str, Any],
-        session: Session | None = None,
-        tails_at_once: int = 1,
-        memory: int = 0,
-        kept_memory: int = 0,
-        limit: int | None = None,
-    ) -> None:
-        self.probe = probe
-        self.images = images
-        self.rows = rows
-        self.targets = targets
-        self.batch_size = batch_size
-        self.meter = meter
-        self.memo = memo
-        self.session = Session() if session is None else session
-        self.tails_at_once = tails_at_once
-        self.memory, self.kept_memory, self.limit = memory, kept_memory, limit
-        self.indices: Tensor | None = None
-        self.predictions: Tensor | None = None
-        self.outputs: Tensor | None = None
-        self.activations: list[Tensor] = []
-        self.tails: list[Replay] = []
-        # From (n, outputs) and (n,) classes to (n, classes) weights: the sum of so weighted class scores is explained.
-        self.class_weights: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._weights: Tensor | None = None
+    probe: Probe
+    images: Tensor
+    rows: Tensor
+    targets: Targets
+    batch_size: int
+    meter: Meter
+    memo: dict[str, Any]
+    session: Session = field(default_factory=Session)
+    tails_at_once: int = 1
+    memory: int = 0
+    kept_memory: int = 0
+    limit: int | None = None
+    class_weights: Callable[[Tensor, Tensor], Tensor] | None = None
+    scores: Tensor = field(init=False)
+    activations: list[Tensor] = field(default_factory=list)
+    indices: Tensor | None = None
+    predictions: Tensor | None = None
+    outputs: Tensor | None = None
+    tails: list[Replay] = field(default_factory=list)
+    _weights: Tensor | None = None
 
     def first_pass(self) -> ForwardPass:
         """The pass over the images themselves: settles the targets and keeps activations and scores."""
@@ -166,7 +153,7 @@ class Task:
 
     def has_scores(self) -> bool:
         """Whether any score is to be explained; where no detection matches a box, the first pass shows it."""
-        if not any(self.targets.why_zero(image) for image in range(len(self.images))):
+        if not self.targets.by_image or not any(map(self.targets.why_zero, range(len(self.images)))):
             return True
         self.first_pass()
         return bool(self.scores.any())
@@ -221,9 +208,7 @@ class Task:
         """(n,) what is explained, given the output for the images themselves."""
         count = len(self.images)
         with torch.no_grad():
-            self.indices = self.targets.indices(output)
-            self.predictions = self.targets.predictions(output, count)
-            self.outputs = self.targets.outputs(output, count)
+            self.indices, self.predictions, self.outputs = self.targets.read(output)
             if self.class_weights is not None and self.outputs is not None and self.indices is not None:
                 self._weights = self.class_weights(self.outputs, self.indices)
         return self.scores_of(output, torch.arange(count, device="cpu"))

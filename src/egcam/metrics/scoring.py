@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from egcam.errors import TargetError
 from egcam.imageops import size_of
 from egcam.metrics.inputs import check_positive, chunks
-from egcam.models.class_scores import Score, class_scores, known_classes
+from egcam.models.class_scores import Score, by_class, class_scores, known_classes
 from egcam.models.inputs import ExtraInputs, Layout
 from egcam.models.restore import untouched
 from egcam.models.targets import Setting, Target, Targets, image_part
@@ -93,11 +93,11 @@ class Scorer:
             rows = torch.arange(part.start, part.stop, device="cpu")
             output = self._run(images[part].clone(), rows) if known is None else known[part]
             of_part = self.targets.part(part.start, part.stop)
-            indices = of_part.indices(output)
+            indices, _, of_classes = of_part.read(output)
             clean.append(self._read(of_part, output, indices, part.stop - part.start))
-            if indices is not None:
+            if indices is not None and of_classes is not None:
                 classes.append(indices)
-                outputs.append(class_scores(output, part.stop - part.start))
+                outputs.append(of_classes)
         self.clean = _precise(torch.cat(clean))
         self.classes = torch.cat(classes) if classes else None
         self.outputs = torch.cat(outputs) if outputs else None
@@ -123,10 +123,9 @@ class Scorer:
     ) -> Tensor:
         if not self.accuracy:
             return targets.scores(output, indices, count, rows)
-        predicted = targets.predictions(output, count)
-        assert predicted is not None
         assert indices is not None
-        return predicted.eq(indices).to(class_scores(output, count))
+        outputs = class_scores(output, count)
+        return by_class(outputs, targets.classes).argmax(1).eq(indices).to(outputs)
 
     def altered(self, rows: Tensor, make: Callable[[slice], Tensor]) -> Tensor:
         """(J,) the scores of J altered images that exist only `batch_size` at a time.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs, Layout
-from egcam.models.layer_output import Reader, Reshape
+from egcam.models.layer_output import Reader, Reshape, Ways
 from egcam.models.nested import mapped_tensors, tensor_in, with_first_tensor
 from egcam.models.restore import add_hook
 from egcam.models.trace import Trace, dry_run
@@ -118,6 +118,7 @@ class Probe:
         reshape: how a layer's output becomes (B, K, h, w) where it is not one already; see `egcam.models.layer_output`.
         layout: what is known of the memory layout the model takes; used for passes that are asked to be `fast`.
         trace: gives a dry run of the model with such images, or None if there is none; made when needed.
+        ways: how layers were read before.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Probe:
         reshape: Reshape | None = None,
         layout: Layout | None = None,
         trace: Callable[[Tensor], Trace | None] | None = None,
+        ways: Ways | None = None,
     ) -> None:
         self.layout = Layout() if layout is None else layout
         self.model = model
@@ -135,7 +137,7 @@ class Probe:
         self.extra = extra
         self.reshape = reshape
         self.trace = self._dry_run if trace is None else trace
-        self._reader = Reader(model, reshape)
+        self._reader = Reader(model, reshape, {} if ways is None else ways)
 
     def forward(self, images: Tensor, rows: Tensor, fast: bool = False) -> ForwardPass:
         """Activations and output, without gradients. Row b of `images` is a variant of image `rows[b]`."""

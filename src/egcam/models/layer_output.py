@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from egcam.models.trace import Call, Trace
 
 Reshape: TypeAlias = str | tuple[int, ...] | Callable[[Tensor], Tensor]
+Ways: TypeAlias = dict[tuple[str, tuple[int, ...]], Way]
 LookThrough: TypeAlias = Callable[[], "Trace | None"]
 
 _POOLS = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd)
@@ -309,6 +310,7 @@ def loaded_reshape(saved: object) -> Reshape | None:
 # -- reading --------------------------------------------------------------------------------------
 
 
+@dataclass
 class Reader:
     """Turns what layers of a model output into maps, the same way in every pass.
 
@@ -322,12 +324,12 @@ class Reader:
             - "tokens": (N, length, channels), the grid read off the network and the image;
             - (height, width): such tokens, on this grid;
             - a callable that does it.
+        ways: how each layer was read for each shape of its output.
     """
 
-    def __init__(self, model: nn.Module, reshape: Reshape | None) -> None:
-        self._model = model
-        self._reshape = reshape
-        self._ways: dict[tuple[str, tuple[int, ...]], Way] = {}
+    _model: nn.Module
+    _reshape: Reshape | None
+    _ways: Ways = field(default_factory=dict)
 
     def maps(self, point: LayerPoint, tensor: Tensor, images: Tensor, look_through: LookThrough) -> Tensor:
         """(N, channels, height, width) of the layer's output for `images`.

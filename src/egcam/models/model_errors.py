@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
@@ -18,42 +15,38 @@ _OF_TORCH = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedErro
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@contextmanager
-def model_errors_explained(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Iterator[None]:
-    """Inside the block, an error that the model alone would raise, too, becomes one that says so.
+def model_error(error: Exception, model: nn.Module, images: Tensor, extra: ExtraInputs) -> EgcamError | None:
+    """What to raise in place of an error that the model alone would raise, too.
 
-    Others go on as they are: of the user's own callables, or for want of memory.
+    None for others: of egcam's, of the user's own callables, or for want of memory.
     """
-    try:
-        yield
-    except (EgcamError, torch.cuda.OutOfMemoryError):
-        raise
-    except AssertionError as error:
+    if isinstance(error, EgcamError | torch.cuda.OutOfMemoryError):
+        return None
+    if isinstance(error, AssertionError):
         if not str(error).startswith("Guard failed"):
-            raise
-        raise ModelError(
+            return None
+        return ModelError(
             f"this network was exported for inputs of one shape ({error}), and methods run batches of several sizes: "
             "explain the network it was exported from, or export it with a dynamic batch dimension"
-        ) from error
-    except Exception as error:
-        if "Inference tensors" in str(error):
-            raise ModelError(
-                f"{type(model).__name__} runs its network in torch.inference_mode(), which leaves no gradients: pass "
-                "the network inside it, as model.model of ultralytics' YOLO"
-            ) from error
-        if "functorch transform" in str(error):
-            raise ModelError(
-                "the layer runs inside torch.vmap or another transform of torch.func, where its output belongs to "
-                "several networks at once: explain one of them, or choose a layer outside"
-            ) from error
-        # Errors of kinds of their own say what they mean, and are told apart by it.
-        own = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
-        if own is None:
-            raise
-        raise InputError(
-            f"the model alone, without egcam, raises an error with images {tuple(images.shape)}: {one_line(own)}"
-            f"{_hint(model, images, extra.listed, own)}"
-        ) from error
+        )
+    if "Inference tensors" in str(error):
+        return ModelError(
+            f"{type(model).__name__} runs its network in torch.inference_mode(), which leaves no gradients: pass "
+            "the network inside it, as model.model of ultralytics' YOLO"
+        )
+    if "functorch transform" in str(error):
+        return ModelError(
+            "the layer runs inside torch.vmap or another transform of torch.func, where its output belongs to "
+            "several networks at once: explain one of them, or choose a layer outside"
+        )
+    # Errors of kinds of their own say what they mean, and are told apart by it.
+    own = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
+    if own is None:
+        return None
+    return InputError(
+        f"the model alone, without egcam, raises an error with images {tuple(images.shape)}: {one_line(own)}"
+        f"{_hint(model, images, extra.listed, own)}"
+    )
 
 
 def _own_error(model: nn.Module, images: Tensor, extra: ExtraInputs) -> Exception | None:

@@ -369,20 +369,29 @@ class Targets:
         settled.wanted = list(indices.tolist())
         return settled
 
-    def indices(self, output: object) -> Tensor | None:
-        """(N,) class indices, given the output for the unperturbed images; None with a callable target."""
-        if not self.are_classes:
-            return None
-        logits = by_class(class_scores(output, self.count), self.classes)
-        total = logits.shape[1]
+    def read(self, output: object) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of the output for the unperturbed images: the classes, (N,), the predictions, (N,), and (N, outputs).
+
+        The classes are None with callable targets; the others where the output holds no readable class scores.
+        """
+        outputs = logits = None
+        try:
+            outputs = class_scores(output, self.count)
+            logits = by_class(outputs, self.classes)
+        except EgcamError:
+            if self.are_classes:
+                raise
+        predictions = None if logits is None else logits.argmax(1)
+        if logits is None or predictions is None or not self.are_classes:
+            return None, predictions, outputs
         chosen = []
         for one in self.wanted:
-            index = class_index(one, self.classes, total) if isinstance(one, str) else one
-            if index is not None and not 0 <= index < total:
-                raise out_of_range(index, total)
+            index = class_index(one, self.classes, logits.shape[1]) if isinstance(one, str) else one
+            if index is not None and not 0 <= index < logits.shape[1]:
+                raise out_of_range(index, logits.shape[1])
             chosen.append(-1 if index is None else index)
         given = torch.tensor(chosen, device=logits.device)
-        return torch.where(given < 0, logits.argmax(1), given)
+        return torch.where(given < 0, predictions, given), predictions, outputs
 
     def scores(self, output: object, indices: Tensor | None, count: int, image_of_row: Tensor | None = None) -> Tensor:
         """(B,) the number explained for each of B rows, of classes `indices`; None with a callable target.
@@ -408,21 +417,6 @@ class Targets:
     def all_scores(self, output: object, count: int) -> Tensor:
         """(N, classes) the number that would be explained of each class."""
         return scores_of_classes(class_scores(output, count), self.score, self.classes)
-
-    def predictions(self, output: object, count: int) -> Tensor | None:
-        """(N,) the predicted classes, or None when the output holds no readable class scores."""
-        outputs = self.outputs(output, count)
-        try:
-            return None if outputs is None else by_class(outputs, self.classes).argmax(1)
-        except EgcamError:
-            return None
-
-    def outputs(self, output: object, count: int) -> Tensor | None:
-        """(N, outputs) the class scores before any softmax, or None when the output holds no readable ones."""
-        try:
-            return class_scores(output, count)
-        except EgcamError:
-            return None
 
 
 def _is_function(target: object) -> TypeGuard[TargetCallable]:
