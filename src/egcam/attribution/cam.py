@@ -34,21 +34,9 @@ from egcam.models.layers import Layer
 _UNIFORM = Kernel("uniform", scale=1.0)
 
 
-class GradientCAM(Explainer):
-    """Any gradient CAM: map = relu( sum_k w_k A^k ), w from a weighting of a gradient estimate.
+class _NamedCAM(Explainer):
+    """A gradient CAM whose weighting is what its name stands for, so it takes no other."""
 
-    Args:
-        model: the classifier.
-        layer: where; see `Explainer`.
-        gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
-        weighting: how it weighs the channels: a `Weighting`; its name, "mean" (Grad-CAM), "elementwise" (HiResCAM),
-            "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++), "principal" (Eigen-Grad-CAM) or
-            "summed" (the gradient times its difference term, the attribution itself); or a function
-            (gradient, activations) -> weights.
-        common: the options all explainers take.
-    """
-
-    name = "gradient-cam"
     weighting: Weighting = GradientMean()
 
     def __init__(
@@ -57,17 +45,19 @@ class GradientCAM(Explainer):
         layer: Layer = None,
         *,
         gradient: Estimator | None = None,
-        weighting: WeightingLike | None = None,
         **common: Unpack[Common],
     ) -> None:
+        if "weighting" in common:
+            raise MethodError(
+                f"{self.name} is defined by its weighting; for another one "
+                "use egcam.GradientCAM(model, gradient=..., weighting=...)"
+            )
         super().__init__(model, layer, **common)
         self.gradient = Vanilla() if gradient is None else gradient
         if not isinstance(self.gradient, Estimator):
             raise MethodError(
                 f"gradient must be an estimator such as egcam.Expected(), not {type(self.gradient).__name__}"
             )
-        if weighting is not None:
-            self.weighting = as_weighting(weighting)
 
     def _explain(self, task: Task) -> Maps:
         def map_of(moments: list[Moments], own: Tensor) -> list[Tensor]:
@@ -85,8 +75,21 @@ class GradientCAM(Explainer):
         }
 
 
-class _NamedCAM(GradientCAM):
-    """A gradient CAM whose weighting is what its name stands for, so it takes no other."""
+class GradientCAM(_NamedCAM):
+    """Any gradient CAM: map = relu( sum_k w_k A^k ), w from a weighting of a gradient estimate.
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        gradient: how dy/dA is obtained: `Vanilla()`, `Smooth()`, `Integrated()`, `Expected()`.
+        weighting: how it weighs the channels: a `Weighting`; its name, "mean" (Grad-CAM), "elementwise" (HiResCAM),
+            "positive" (LayerCAM), "normalised" (XGrad-CAM), "plus-plus" (Grad-CAM++), "principal" (Eigen-Grad-CAM) or
+            "summed" (the gradient times its difference term, the attribution itself); or a function
+            (gradient, activations) -> weights.
+        common: the options all explainers take.
+    """
+
+    name = "gradient-cam"
 
     def __init__(
         self,
@@ -94,14 +97,12 @@ class _NamedCAM(GradientCAM):
         layer: Layer = None,
         *,
         gradient: Estimator | None = None,
+        weighting: WeightingLike | None = None,
         **common: Unpack[Common],
     ) -> None:
-        if "weighting" in common:
-            raise MethodError(
-                f"{self.name} is defined by its weighting; for another one "
-                "use egcam.GradientCAM(model, gradient=..., weighting=...)"
-            )
         super().__init__(model, layer, gradient=gradient, **common)
+        if weighting is not None:
+            self.weighting = as_weighting(weighting)
 
 
 @register(

@@ -23,7 +23,7 @@ from egcam.attribution.paths import DIFFERENCES, Difference, NoisyCopies, PathLi
 from egcam.attribution.references import Reference, ReferenceLike, as_reference
 from egcam.attribution.sampling import SAMPLINGS, Midpoints, Sampling, scheme
 from egcam.attribution.task import Maps, Task
-from egcam.attribution.weightings import Moments
+from egcam.attribution.weightings import Moments, powers
 from egcam.errors import SamplingError, check_known
 from egcam.imageops import wide_enough
 
@@ -49,7 +49,7 @@ class Vanilla(Estimator):
     def estimate(self, task: Task, wanted: Wanted, map_of: MapOf) -> Maps:
         """The maps from one pass."""
         gradients = task.first_gradients().gradients
-        moments = [Moments.of(wide_enough(gradient), wanted.order) for gradient in gradients]
+        moments = [Moments(*powers(wide_enough(gradient), wanted.order)) for gradient in gradients]
         return Maps(map_of(moments, torch.arange(len(task.images), device="cpu")))
 
 

@@ -55,7 +55,6 @@ from egcam.models.layers import (
     is_word,
     last_spatial_layer,
     parallel_layers,
-    points_named,
     resolve,
 )
 from egcam.models.model_errors import check_rows, model_error
@@ -146,7 +145,7 @@ class Explainer(ABC):
         self.score, self.signed, self.batch_size, self.memory = score, bool(signed), batch_size, memory
         self.method = self.name
         self.dimensions = dimensions
-        self._layer, self._reshape = layer, as_reshape(reshape)
+        self._layer, self._reshape = layer, None if reshape is None else as_reshape(reshape)
         self._points: tuple[LayerPoint, ...] | None = None
         if isinstance(self.model, BlackBox):
             _check_black_box(self.name, self.by_scores, layer)
@@ -217,9 +216,10 @@ class Explainer(ABC):
         with untouched(self.model, images.device):
             try:
                 targets = Targets(target, len(images), self.score, self.classes, setting)
-                check_rows(self.model, images, extra)
+                if extra.args or extra.kwargs:
+                    check_rows(self.model, images, extra)
                 place = self._place(images, extra, targets, session)
-                if targets.explain_predictions and place.embedding is not None:
+                if place.embedding is not None and None in targets.wanted:
                     raise _no_head(place.embedding)
                 if place.by_image and self.batch_size != 1:
                     return self._one_by_one(given, listed, target, inputs, keywords, progress)
@@ -230,7 +230,7 @@ class Explainer(ABC):
                 if instead is None:
                     raise
                 raise instead from error
-        found = _with_zero_maps(parts, tasks)
+        found = _with_zero_maps(parts, tasks) if None in parts else [part for part in parts if part is not None]
         return self._explanation(given, size_of(images), tasks, found, place, meter, single, targets, weights.checksum)
 
     def stream(
@@ -358,7 +358,10 @@ class Explainer(ABC):
         self, images: Tensor, extra: ExtraInputs, targets: Targets, session: Session, place: _Place, meter: Meter
     ) -> list[Task]:
         """The images in as many parts as fit into memory, or one by one."""
-        points = self._points or points_named(self.model, place.layers)
+        points = self._points or [
+            LayerPoint(name, self.model.get_submodule(module), int(call) if call else None)
+            for name, (module, _, call) in ((name, name.partition(":")) for name in place.layers)
+        ]
         probe = self._probe(points, extra, place, session)
         memory = self._budget(images.device)
         at_once = self._at_once(images, place.of_image, memory)
@@ -422,32 +425,33 @@ class Explainer(ABC):
             joined = [torch.cat(parts) for parts in zip(*(part.errors or [] for part in found), strict=True)]
             error = fused_errors(joined, shown)
 
-        def whole(parts: list[Tensor]) -> Tensor:
-            joined = torch.cat(parts).detach()
-            return joined[0] if single else joined
+        sides = [part.completeness for part in found if part.completeness is not None]
 
-        def known(parts: list[Tensor | None]) -> Tensor | None:
-            tensors = [part for part in parts if part is not None]
-            return whole(tensors) if len(tensors) == len(parts) else None
+        def whole(parts: Iterable[Tensor | None]) -> Any:
+            tensors = list(parts)
+            if any(part is None for part in tensors):
+                return None
+            joined = torch.cat(tensors).detach()  # type: ignore[arg-type]
+            return joined[0] if single else joined
 
         return Explanation(
             maps=whole([fused(shown)]),
             size=size,
-            targets=known([task.indices for task in tasks]),
-            scores=whole([task.scores for task in tasks]),
-            predictions=known([task.predictions for task in tasks]),
+            targets=whole(task.indices for task in tasks),
+            scores=whole(task.scores for task in tasks),
+            predictions=whole(task.predictions for task in tasks),
             layer=" + ".join(place.layers),
             method=self.method,
             reference=" or ".join(dict.fromkeys(part.reference for part in found if part.reference)) or None,
-            error=known([error]),
+            error=whole([error]),
             passes=meter.passes,
             tails=meter.tails,
-            completeness=_together([part.completeness for part in found], layers, single),
+            completeness=_together(sides, layers[0], single) if sides and len(layers) == 1 else None,
             options={**self._options(), "score": self.score, "signed": self.signed},
             classes=None if self.classes is None else tuple(self.classes),
             images=images,
-            outputs=known([task.outputs for task in tasks]),
-            described=targets.descriptions,
+            outputs=whole(task.outputs for task in tasks),
+            described=tuple(one.description for one in targets.by_image) or None,
             weights_checksum=checksum,
             reshape=self._reshape,
         )
@@ -551,16 +555,13 @@ def _count(calls: Counter[str], name: str, *_: object) -> None:
     calls[name] += 1
 
 
-def _together(parts: list[Completeness | None], layers: list[Tensor], single: bool) -> Completeness | None:
-    known = [part for part in parts if part is not None]
-    if len(known) != len(parts) or len(layers) != 1:
-        return None
+def _together(parts: list[Completeness], maps: Tensor, single: bool) -> Completeness:
     whole = Completeness(
-        total=torch.cat([part.total for part in known]),
-        expected=torch.cat([part.expected for part in known]),
-        around=torch.cat([part.around for part in known]),
-        exact=torch.cat([part.exact for part in known]),
-        attributions=layers[0].detach(),
+        total=torch.cat([part.total for part in parts]),
+        expected=torch.cat([part.expected for part in parts]),
+        around=torch.cat([part.around for part in parts]),
+        exact=torch.cat([part.exact for part in parts]),
+        attributions=maps.detach(),
     )
     return whole.each(lambda tensor: tensor[0]) if single else whole
 

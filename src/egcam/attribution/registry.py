@@ -215,11 +215,11 @@ def create(name: str, model: nn.Module, **options: Any) -> Explainer:
         model: the classifier.
         options: what that method takes; see `takes`.
     """
-    factory = method(name).factory
-    unknown = sorted(set(options) - takes(name))
+    found = _methods.get(name)
+    unknown = sorted(set(options).difference(found.options()))
     if unknown:
         raise MethodError(f"method {name!r} takes no option {unknown[0]!r}; {_instead(name, unknown[0])}")
-    explainer = factory(model, **options)
+    explainer = found.factory(model, **options)
     explainer.method = name
     return explainer
 

@@ -69,14 +69,10 @@ class Meter:
             places = (start + (end - start) * (number + done) / len(items) for done in (0, 1))
             self._start, self._end = (whole[0] + length * place for place in places)
             yield item
-            self._note(self._end)
+            if self._report is not None and self._end > self._reported:
+                self._reported, runs = self._end, self.passes + self.tails
+                self._report(runs, round(runs / self._end))
         self._start, self._end = whole
-
-    def _note(self, share: float) -> None:
-        runs = self.passes + self.tails
-        if self._report is not None and runs and share > self._reported:
-            self._reported = share
-            self._report(runs, round(runs / share))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class _Tap:
     point: LayerPoint
     with_gradient: bool
     images: int
-    on_seen: Callable[[], None]
+    on_seen: Callable[[], None] | None
     mark: Callable[[Tensor], Tensor]
     calls: int = 0
     tensor: Tensor | None = None
@@ -87,25 +87,23 @@ class _Tap:
                 f"layer {self.point.name!r} runs more than once in a forward pass; say which call to explain, "
                 f"e.g. '{self.point.name}:1' for the first, or choose a module that runs once"
             )
-        found = tensor_in(output)
+        found = output if isinstance(output, Tensor) else tensor_in(output)
         if found is None:
             raise LayerError(f"layer {self.point.name!r} outputs no tensor but a {type(output).__name__}")
-        replacement = self._take(found)
-        self.on_seen()
-        if replacement is None:
-            return None
-        return with_first_tensor(output, replacement)
-
-    def _take(self, found: Tensor) -> Tensor | None:
-        if not self.with_gradient:
+        if self.with_gradient:
+            self.gradients_were_off = not torch.is_grad_enabled()
+            torch.set_grad_enabled(True)
+            self.tensor = found if found.requires_grad else found.detach().requires_grad_()
+            replacement = self.mark(self.tensor).clone()
+        else:
             # A copy, because the next module may work in place.
             self.tensor = found.detach().clone()
-            self.mark(found)
+            replacement = self.mark(found)
+        if self.on_seen is not None:
+            self.on_seen()
+        if replacement is found:
             return None
-        self.gradients_were_off = not torch.is_grad_enabled()
-        torch.set_grad_enabled(True)
-        self.tensor = found if found.requires_grad else found.detach().requires_grad_()
-        return self.mark(self.tensor).clone()
+        return replacement if found is output else with_first_tensor(output, replacement)
 
 
 class Probe:
@@ -237,9 +235,7 @@ class Probe:
         pays.
         """
 
-        def attempt(layout: torch.memory_format) -> GradientPass:
-            return self._gradients(images, rows, score, layout)
-
+        attempt = partial(self._gradients, images, rows, score)
         return self.layout.run(images, attempt) if fast else attempt(torch.preserve_format)
 
     def _gradients(
@@ -326,10 +322,10 @@ class Probe:
         unseen = sum(point.module is not None for point in self.points)
 
         # Holds no reference to the taps: a cycle would keep their tensors until the garbage collector runs.
-        def on_seen() -> None:
+        def stop_at_last() -> None:
             nonlocal unseen
             unseen -= 1
-            if stop and unseen == 0:
+            if unseen == 0:
                 raise _Stop
 
         try:
@@ -337,7 +333,7 @@ class Probe:
                 if point.module is None:
                     taps.append(None)
                     continue
-                tap = _Tap(point, with_gradient, images, on_seen, mark)
+                tap = _Tap(point, with_gradient, images, stop_at_last if stop else None, mark)
                 taps.append(tap)
                 handles.append(add_hook(point.module, tap))
             yield taps

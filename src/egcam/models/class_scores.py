@@ -24,7 +24,7 @@ _WITH_CLASSES = re.compile("Classification|ObjectDetection|Segmentation")
 
 def check_score(score: Score | None) -> None:
     """Refuse a number of a class that nobody has defined; None is left to others to say."""
-    if score is not None:
+    if score is not None and score not in SCORES:
         check_known(score, SCORES, "score", TargetError)
 
 

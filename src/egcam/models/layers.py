@@ -57,14 +57,6 @@ def resolve(model: nn.Module, layer: Layer, find: Callable[[], str]) -> tuple[La
     return points
 
 
-def points_named(model: nn.Module, names: Iterable[str]) -> tuple[LayerPoint, ...]:
-    """The places of these names, which `resolve` has found before."""
-    parts = [(name, *name.partition(":")) for name in names]
-    return tuple(
-        LayerPoint(name, model.get_submodule(plain), int(call) if call else None) for name, plain, _, call in parts
-    )
-
-
 def _one(model: nn.Module, layer: object) -> LayerPoint:
     if isinstance(layer, str):
         return _named(model, layer)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -116,7 +116,7 @@ class _Visit:
         self.grad = torch.is_grad_enabled()
         self.modes = [len(current()) for current, _ in _MODES]
         self.parameters = list(model.parameters())
-        self.versions = [_version(parameter) for parameter in self.parameters]
+        self.versions = _versions(self.parameters)
         self.gate = Hook(model, lambda module, args: _wait_for_visitors(module), before=True)
         self.changes_mode = False
         self.has_arrived = False
@@ -132,7 +132,9 @@ class _Visit:
             # First the door, then a look at who is inside, so that nobody slips in between.
             self.model.register_forward_pre_hook(self.gate.function, prepend=True)
             new = [module for module in self.modules if id(module) not in _states]
-            self._refuse_running({id(module) for module in new if module.training})
+            training = {id(module) for module in new if module.training}
+            if training:
+                self._refuse_running(training)
             for module in new:
                 values = {name: b.detach().clone() for name, b in module._buffers.items() if b is not None}
                 _states[id(module)] = _State(module, module.training, dict(module._buffers), values, {self})
@@ -146,7 +148,7 @@ class _Visit:
     def _refuse_running(self, training: set[int]) -> None:
         """Refuse modules that another thread runs in training mode at this moment: its pass would end in eval mode."""
         visitors = {visit.thread for visit in _visits}
-        for thread, top in sys._current_frames().items() if training else ():
+        for thread, top in sys._current_frames().items():
             frame: FrameType | None = None if thread in visitors else top
             while frame is not None:
                 if frame.f_code is _RUNS_MODULE and id(frame.f_locals.get("self")) in training:
@@ -162,9 +164,13 @@ class _Visit:
         for (current, pop), depth in zip(_MODES, self.modes, strict=True):
             while len(current()) > depth:
                 pop()  # of a block within this one that an interrupt kept from ending
-        new_mode, new_weights = self._has_new_mode(), self._has_new_weights()
+        # What changed may have been changed by another thread, rather than by the model's own forward.
+        has_threads = threading.active_count() > 1
+        new_mode = self.has_arrived and has_threads and self.model.training
+        new_weights = has_threads and _versions(self.parameters) != self.versions
         with _lock, torch.inference_mode(False), torch.no_grad():
-            ended = {visit for visit in _visits if self._ends(visit)}
+            # Itself, and visits within it that an interrupt cut short.
+            ended = {visit for visit in _visits if visit is self or (self.is_first and visit.thread == self.thread)}
             for number, state in list(_states.items()):
                 if self in state.visitors:
                     state.has_new_mode |= new_mode
@@ -181,25 +187,11 @@ class _Visit:
             _visits.difference_update(ended)
             _changed.notify_all()
         torch.set_grad_enabled(self.grad)
-        self._learn_of_draws()
+        if self.draws is not None and self.draws.count == 0 and not _has_failed():
+            _drawing_nothing.add(self.model)
         self.is_over = True
         if self.has_arrived and (new_mode or new_weights) and not _is_interrupted():
             raise ModelError(_TRAINED)
-
-    def _ends(self, visit: _Visit) -> bool:
-        """Whether a visit is over when this one is: itself, and those within it that an interrupt cut short."""
-        return visit is self or (self.is_first and visit.thread == self.thread)
-
-    def _has_new_mode(self) -> bool:
-        return self.has_arrived and _is_put_in_training(self.model)
-
-    def _has_new_weights(self) -> bool:
-        versions = [_version(parameter) for parameter in self.parameters]
-        return _has_threads() and versions != self.versions
-
-    def _learn_of_draws(self) -> None:
-        if self.draws is not None and self.draws.count == 0 and not _has_failed():
-            _drawing_nothing.add(self.model)
 
 
 _MODES: tuple[tuple[Callable[[], list[Any]], Callable[[], Any]], ...] = (
@@ -220,7 +212,8 @@ def _wait_for_visitors(module: nn.Module) -> None:
             if visit.draws is not None:
                 visit.draws.begin_anew()
         if visits:
-            if id(module) in _states and _is_put_in_training(module):
+            # Another thread has called `train()` on a module that was put in eval mode.
+            if id(module) in _states and module.training and threading.active_count() > 1:
                 raise ModelError(_TRAINED)
             return
         while _is_taken(module):
@@ -232,18 +225,8 @@ def _is_taken(module: nn.Module) -> bool:
     return state is not None and (module.training or any(visit.changes_mode for visit in state.visitors))
 
 
-def _is_put_in_training(module: nn.Module) -> bool:
-    """Whether another thread has called `train()` on a module that was put in eval mode."""
-    return module.training and _has_threads()
-
-
-def _has_threads() -> bool:
-    """Whether what changed may have been changed by another thread, rather than by the model's own forward."""
-    return threading.active_count() > 1
-
-
-def _version(parameter: Tensor) -> int:
-    return 0 if parameter.is_inference() else parameter._version
+def _versions(parameters: Sequence[Tensor]) -> list[int]:
+    return [0 if parameter.is_inference() else parameter._version for parameter in parameters]
 
 
 def _is_interrupted() -> bool:
@@ -260,24 +243,18 @@ def _has_failed() -> bool:
     return not isinstance(error, GeneratorExit) or error.__context__ is not None
 
 
-@contextmanager
-def _uncached_autocast(device: torch.device) -> Iterator[None]:
-    """Keep the user's autocast but stop it caching weights: copies made under `no_grad` would lack their history."""
-    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
-        yield
-        return
-    dtype = torch.get_autocast_dtype(device.type)
-    with torch.autocast(device.type, dtype=dtype, cache_enabled=False):
-        yield
-
-
 def _visiting(model: nn.Module, device: torch.device) -> Iterator[None]:
     visit = _Visit(model)
+    autocast: AbstractContextManager[Any] = nullcontext()
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        # The user's, but it caches no weights: copies made under `no_grad` would lack their history.
+        dtype = torch.get_autocast_dtype(device.type)
+        autocast = torch.autocast(device.type, dtype=dtype, cache_enabled=False)
     # More than one `finally`: what an interrupt keeps the first from doing, the next does.
     try:
         try:
             try:
-                with torch.inference_mode(False), _uncached_autocast(device):
+                with torch.inference_mode(False), autocast:
                     visit.arrive()
                     with visit.draws or nullcontext():
                         yield

@@ -99,7 +99,7 @@ def _structure_of(model: nn.Module) -> Hashable:
     return tuple(
         (
             name,
-            _Same(module),
+            ref(module),  # equal to another of the same module for as long as that lives
             tuple(module._forward_hooks),  # their numbers, which torch gives out once
             tuple(module._forward_pre_hooks),
             tuple(_mark(value) for key, value in vars(module).items() if key not in _TORCHS),

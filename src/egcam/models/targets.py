@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias, TypeGuard
 
@@ -292,6 +293,10 @@ class Targets:
             class, for multi-label networks).
         classes: the class names, if known: one for each output, or [negative, positive] for a single one.
         setting: what else the targets can know of the images.
+
+    Attributes:
+        are_classes: whether classes are explained, rather than numbers that callables read.
+        wanted: for each image a class, or None, its prediction.
     """
 
     def __init__(
@@ -309,8 +314,10 @@ class Targets:
         self.function: TargetCallable | None = None
         self.by_image: list[ImageTarget] = []
         self.wanted: list[OneTarget] = []
+        self.are_classes = True
         if _is_function(target) and not isinstance(target, ImageTarget) and not is_pytorch_grad_cams(target):
             self.function = target
+            self.are_classes = False
             return
         listed = _one_per_image(target, count)
         plain = [_as_class(one, score) for one in listed]
@@ -319,21 +326,7 @@ class Targets:
         else:
             given = dataclasses.replace(setting or Setting(), score=score, classes=classes)
             self.by_image = _settled([_as_image_target(one) for one in listed], given)
-
-    @property
-    def are_classes(self) -> bool:
-        """Whether classes are explained, rather than numbers that callables read."""
-        return self.function is None and not self.by_image
-
-    @property
-    def explain_predictions(self) -> bool:
-        """Whether an image's predicted class is explained."""
-        return None in self.wanted
-
-    @property
-    def descriptions(self) -> tuple[str, ...] | None:
-        """What is explained for each image, in words; None if it is a class, or a callable without a name."""
-        return tuple(one.description for one in self.by_image) or None
+            self.are_classes = False
 
     @property
     def are_of_embeddings(self) -> bool:
@@ -357,15 +350,14 @@ class Targets:
 
     def part(self, start: int, stop: int) -> Targets:
         """The targets of images `start` to `stop`."""
-        part = Targets(None, stop - start, self.score, self.classes)
-        part.function = self.function
-        part.by_image = self.by_image[start:stop]
-        part.wanted = self.wanted[start:stop]
+        part = copy(self)
+        part.count = stop - start
+        part.by_image, part.wanted = self.by_image[start:stop], self.wanted[start:stop]
         return part
 
     def settled(self, indices: Tensor) -> Targets:
         """The same with these classes, whatever the output."""
-        settled = Targets(None, self.count, self.score, self.classes)
+        settled = copy(self)
         settled.wanted = list(indices.tolist())
         return settled
 
