@@ -31,6 +31,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results" / "index.md"
 TABLES = HERE / "tables.md"
 LANDING = (HERE.parent / "README.md", HERE.parent / "docs" / "index.md")
+KNOWN = HERE.parent / "src" / "egcam" / "data" / "known_answers.md"  # for `egcam demo`
 JUDGED = "slope-cam, 16"  # as it is by default
 QUESTIONS = {  # mark on the page: the question, the files of its scores, and whose mean stands beside the default's
     "usual": (
@@ -202,8 +203,9 @@ def main() -> None:
     for file, write in ((PAGE, page), *((file, first_page) for file in LANDING)):
         file.write_text(write(file.read_text(encoding="utf-8")), encoding="utf-8")
         print(file)
-    TABLES.write_text(every_mean(), encoding="utf-8")
-    print(TABLES)
+    for file, text in ((TABLES, every_mean()), (KNOWN, "".join(f"{line}\n" for line in landing()))):
+        file.write_text(text, encoding="utf-8")
+        print(file)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,6 @@ def comparison_dict(found: Comparison) -> dict[str, Any]:
                 "layer": result.explanation.layer,
                 "seconds": round(result.seconds, 4),
                 "passes": result.explanation.passes,
-                **({} if result.score is None else {"insertion_deletion": round(result.score, 4)}),
             }
             for result in found.results
         ],

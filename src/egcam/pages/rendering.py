@@ -89,6 +89,7 @@ def _environment(suffix: str) -> Environment:
         keep_trailing_newline=True,
         **options,
     )
+    environment.globals["zip"] = zip
     environment.filters |= {"jpeg": jpeg, "data_uri": data_uri, "pieces": pieces}
     if suffix in _TABLES:
         environment.filters["table"] = lambda table: Markup(_TABLES[suffix](table))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -28,17 +28,11 @@ class Result:
     explanation: Explanation
     photograph: Image.Image  # the part of it that the network sees
     seconds: float
-    score: float | None = None  # insertion - deletion, where it was measured
 
     def overlay(self, sharpness: float = 1.0) -> Image.Image:
         """The map over the photograph."""
         heat = self.explanation.heatmaps[0].float().cpu().numpy()
         return overlay_image(self.photograph, heat, sharpness=sharpness)
-
-    @property
-    def detail(self) -> str:
-        """Its score, where it was measured, and its cost."""
-        return self.cost if self.score is None else f"{self.score:.2f} · {self.cost}"
 
     @property
     def cost(self) -> str:
@@ -79,7 +73,7 @@ class Comparison:
             Tile(
                 result.overlay(sharpness),
                 result.method,
-                f"{result.detail}, {result.layer}" if self.several_layers else result.detail,
+                f"{result.cost}, {result.layer}" if self.several_layers else result.cost,
             )
             for result in self.results
         ]
@@ -92,8 +86,6 @@ class Comparison:
         heading = f"{self.title}: why “{self.target.name}” ({self.target.probability:.1%})? {self.model}"
         if self.results and not self.several_layers:
             heading += f", {self.results[0].layer}"
-        if any(result.score is not None for result in self.results):
-            heading += "; number: insertion − deletion, higher is better"
         return grid(tiles, columns or _columns(len(tiles)), side, heading)
 
 
@@ -173,32 +165,6 @@ def explain_one(
     """One method on one image, (1, C, H, W), and how long the explanation took."""
     ((_, explanation, seconds),) = explained_by_each(classifier, images, [method], target, options, progress=progress)
     return Result(method, explanation, photograph, seconds)
-
-
-def scored(comparison: Comparison, classifier: Classifier, image: Image.Image, steps: int = 8) -> Comparison:
-    """The comparison with each map's insertion-deletion: how well it finds what the network uses.
-
-    Args:
-        comparison: what `compare` found.
-        classifier: that it was found with.
-        image: the photograph.
-        steps: of the curves; few make them coarse and quick.
-    """
-    from egcam.metrics import Case, InsertionDeletion
-
-    images = classifier.images(image)
-    measure = InsertionDeletion(step=-(-images.shape[-1] * images.shape[-2] // steps))
-    results: list[Result] = []
-    case: Case | None = None
-    for result in comparison.results:
-        maps = result.explanation
-        if case is None:
-            seen = classifier.preprocessing.normalisation
-            case = Case(classifier.model, images, maps, comparison.target.index, normalisation=seen)
-        else:
-            case = case.explained(maps)
-        results.append(replace(result, score=float(measure.of(case))))
-    return replace(comparison, results=tuple(results))
 
 
 def _columns(count: int) -> int:

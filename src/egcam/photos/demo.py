@@ -1,36 +1,47 @@
-"""The demonstration: every method on photographs that come along, with a network that needs no download."""
+"""The demonstration: photographs that come along, a network that needs no download, and answers that are known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from PIL import Image
 
 from egcam._version import __version__
-from egcam.attribution.registry import is_highlighted, records
-from egcam.drawing.overlays import stack
+from egcam.attribution.registry import method, records
+from egcam.drawing.overlays import Tile, grid, overlay_image
 from egcam.errors import require
 from egcam.models.classifier import Classifier
 from egcam.models.zoo import EMBEDDED, load
 from egcam.pages import render
-from egcam.photos.comparison import Comparison, compare, scored
-from egcam.progress import Progress, piece_of
+from egcam.pages.tables import Cell, Column, TextTable
+from egcam.photos.comparison import Comparison, Result, compare
+from egcam.progress import Progress, part_of
+from egcam.truth.walls import walls_trial
 
 INTRODUCTION = (
-    "Each picture shows which places made the network choose its class, according to one method: yellow matters most, "
-    "then green and blue; where the photograph shows through, nothing matters. All methods explain the same inner "
-    "layer, where they differ; cam shows the last layer, where most of them agree, and methods at the input show "
-    "single pixels. The number is insertion minus deletion, how well the map finds what the network uses; higher is "
-    "better. Frames mark SlopeCAM: the default, and the paper's form."
+    "Each map shows which places made the network choose its class: yellow matters most, then green and blue; where "
+    "the photograph shows through, nothing matters. Grad-CAM and SlopeCAM are each at their usual layer. The regions "
+    "outlined on SlopeCAM's maps say how much of the class's score they add."
 )
-PATIENCE = 160.0
+BEHIND_A_WALL = (
+    "What the network finds in the dark part is erased before the rest of it reads on, so that nothing there can "
+    "matter: all heat in the dark part is wrong. The number, 0 to 1, says how much there is. Both methods explain the "
+    "same layer. HiResCAM and others that weigh place by place have none there, either."
+)
+KNOWN = (
+    "Means over the images of each test. Walls: heat where the network cannot look; gridpg, patch, shapes: share of "
+    "the heat where the answer is; unit+: evidence found, F1; cells: correlation with Shapley values. The last row "
+    "ignores the class. egcam truth runs these tests."
+)
 
+_MAIN = ("grad-cam", "slope-cam")
 _QUICK_SAMPLES = 8
-_ONCE = "too slow on this machine for every photograph; shown on the first one"
-_COLUMNS = 7
 _AT_THE_LAST_LAYER = ("cam",)  # by definition; with a linear head it is what every gradient CAM shows there
 
 
@@ -53,14 +64,14 @@ PHOTOGRAPHS = (
     Photograph(
         "rocket",
         "a rocket on its launch pad",
-        "A thin object in front of an empty sky. The last layer has 7 x 7 cells: its map (cam) spills over the sky on "
+        "A thin object in front of an empty sky. The last layer has 7 x 7 cells: Grad-CAM's map spills over the sky on "
         "both sides. The inner layer is twice as fine, and SlopeCAM marks the rocket's tip and the towers.",
     ),
     Photograph(
         "coffee",
         "a cup of coffee",
-        "The class is the espresso, not the cup: a good map covers the coffee and the rim, but not the saucer "
-        "and the table. Grad-CAM's map at the inner layer lies on the table.",
+        "The class is the espresso, not the cup: a good map covers the coffee and the rim, but not the saucer and the "
+        "table. At their usual layers both do; at the inner layer Grad-CAM's map lies on the table.",
     ),
     Photograph(
         "astronaut",
@@ -71,60 +82,86 @@ PHOTOGRAPHS = (
     Photograph(
         "chelsea",
         "a cat",
-        "A face that fills the picture: there is hardly any background to mark wrongly, the network is undecided "
-        "between three kinds of cat, and the numbers of all methods are close to zero.",
+        "A face that fills the picture: there is hardly any background to mark wrongly, and the network is undecided "
+        "between three kinds of cat.",
     ),
 )
 
 
 @dataclass(frozen=True)
-class Demo:
-    """What the demonstration made; `once` are the methods too slow to repeat, shown on the first photograph only."""
+class Section:
+    """What is shown of one photograph.
 
-    comparisons: tuple[Comparison, ...]
+    Attributes:
+        photograph: which.
+        found: Grad-CAM and SlopeCAM, each at its usual layer.
+        walled: what a network sees that cannot see the lower part of it, and the same two methods on that.
+        others: all other methods, if they ran.
+    """
+
+    photograph: Photograph
+    found: Comparison
+    walled: tuple[Tile, ...]
+    others: Comparison | None = None
+
+    def tiles(self) -> list[Tile]:
+        """What is large, in the order of the page."""
+        photograph = Tile(self.found.photograph, "photograph", f"why {self.found.target.name}?")
+        return [photograph, *map(_large, self.found.results), *self.walled[1:]]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration made."""
+
+    sections: tuple[Section, ...]
     gallery: Path
     web_page: Path
-    once: tuple[str, ...] = ()
 
 
 def run_demo(
     folder: Path,
     quick: bool = False,
-    patience: float = PATIENCE,
+    full: bool = False,
     progress: Progress | None = None,
     photographs: Sequence[Photograph] = PHOTOGRAPHS,
 ) -> Demo:
-    """Explain the photographs with every method, and write `gallery.png` and `index.html`.
+    """Explain the photographs, and write `gallery.png` and `index.html`.
 
     Args:
         folder: where to write.
-        quick: average over fewer samples, and do not score the maps.
-        patience: seconds. Where the whole would take longer, the slowest methods are shown on the first photograph
-            only.
+        quick: average over fewer samples, and leave out the other methods.
+        full: all other methods on every photograph with all their samples, not on the first alone with few.
         progress: called with the share of the work done, from 0 to 1.
         photographs: what to explain.
     """
     require("skimage", "demo", "the demonstration")
     classifier = load(EMBEDDED)
+    options = {"seed": 0, "samples": _QUICK_SAMPLES if quick else None}
     # The embedded network has no attention. What takes hundreds of passes is no demonstration.
-    own = [one for one in records() if not one.package and one.group != "attention" and not one.slow]
-    names = [one.name for one in own]
-    comparisons: list[Comparison] = []
-    once: list[str] = []
-    for number, photograph in enumerate(photographs):
-        used = [name for name in names if name not in once]
-        options = {"seed": 0, "samples": _QUICK_SAMPLES if quick else None}
-        report = piece_of(progress, number, len(photographs))
-        title = f"{photograph.name}, {photograph.shows}"
-        found = _compared(classifier, photograph.read(), used, title, options, report)
-        if number == 0:
-            once = too_slow({one.method: one.seconds for one in found.results}, len(photographs), patience)
-        else:
-            found = replace(found, skipped={**found.skipped, **dict.fromkeys(once, _ONCE)})
-        if not quick:
-            found = scored(found, classifier, photograph.read())
-        comparisons.append(found)
-    return Demo(tuple(comparisons), *_write(folder, comparisons, photographs), tuple(once))
+    names = [one.name for one in records() if not one.package and one.group != "attention" and not one.slow]
+    names = [name for name in names if name not in _MAIN]
+    pictures = [photograph.read() for photograph in photographs]
+    found = [
+        compare(
+            classifier,
+            picture,
+            _MAIN,
+            f"{photograph.name}, {photograph.shows}",
+            options=options,
+            progress=part_of(progress, 0.3 * number / len(pictures), 0.3 * (number + 1) / len(pictures)),
+        )
+        for number, (photograph, picture) in enumerate(zip(photographs, pictures, strict=True))
+    ]
+    walled = _behind_a_wall(classifier, pictures, found, options)
+    others: list[Comparison | None] = [None] * len(pictures)
+    several = 0 if quick else len(pictures) if full else 1
+    few = options if full else {"seed": 0, "samples": _QUICK_SAMPLES}
+    for number in range(several):
+        report = part_of(progress, 0.5 + 0.5 * number / several, 0.5 + 0.5 * (number + 1) / several)
+        others[number] = _compared(classifier, pictures[number], names, found[number].title, few, report)
+    sections = tuple(map(Section, photographs, found, walled, others))
+    return Demo(sections, *_write(folder, sections))
 
 
 def _compared(
@@ -145,38 +182,58 @@ def _compared(
     return replace(found, results=(*first.results, *found.results), skipped={**first.skipped, **found.skipped})
 
 
-def too_slow(seconds: Mapping[str, float], photographs: int, patience: float) -> list[str]:
-    """The methods to show on the first photograph only, slowest first, so that the whole takes `patience` seconds.
+def _behind_a_wall(
+    classifier: Classifier, pictures: Sequence[Image.Image], found: Sequence[Comparison], options: Mapping[str, Any]
+) -> list[tuple[Tile, ...]]:
+    """The test of `egcam.truth.walls_trial` at SlopeCAM's layer, a third of whose rows is hidden."""
+    slope = found[0].results[-1].explanation
+    images = torch.cat([classifier.images(picture) for picture in pictures])
+    trial = walls_trial(classifier.model, images, slope.layer, rows=slope.maps.shape[-2] // 3)
+    walled = replace(classifier, model=trial.model, layer=trial.layer)
+    tiles = []
+    for one, truth in zip(found, trial.truth.cpu(), strict=True):
+        seen = Image.fromarray((255 * truth.numpy()).astype(np.uint8)).resize(one.photograph.size)
+        dark = one.photograph.point(lambda value: value // 3)
+        tiles.append([Tile(Image.composite(one.photograph, dark, seen), "the network sees the upper part", "")])
+    for name in _MAIN:
+        explained = walled.explain(images, name, trial.targets, **walled.options_for(name, options))
+        shares = trial.score(explained.maps.cpu()).tolist()
+        for row, heat, share in zip(tiles, explained.heatmaps.cpu().numpy(), shares, strict=True):
+            row.append(
+                Tile(overlay_image(row[0].image, heat), method(name).label, f"heat in the dark part: {share:.2f}")
+            )
+    return [tuple(row) for row in tiles]
 
-    The later photographs get a third of it in any case: on a slow machine the first one may have used it up. The
-    method the demonstration is about is always shown, and so is what takes less than a fiftieth.
 
-    Example:
-        >>> too_slow({"quick": 1.0, "slow": 60.0}, photographs=4, patience=100.0)
-        ['slow']
-    """
-    left = {name: taken for name, taken in seconds.items() if not is_highlighted(name)}
-    dropped: list[str] = []
-    later = max(patience - sum(seconds.values()), patience / 3)
-    always = sum(seconds.values()) - sum(left.values())
-    while left and (photographs - 1) * (always + sum(left.values())) > later:
-        slowest = max(left, key=lambda name: left[name])
-        if left[slowest] <= patience / 50:  # what is quick saves no time
-            break
-        dropped.append(slowest)
-        del left[slowest]
-    return dropped
+def known_answers() -> TextTable:
+    """The table of known answers of README.md, kept with the package."""
+    text = (resources.files("egcam") / "data" / "known_answers.md").read_text(encoding="utf-8")
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+    return TextTable(
+        (Column("method"), *map(Column, head[1:])),
+        tuple(tuple(Cell(cell.strip("*")) for cell in row) for row in rows),
+        highlighted=frozenset(place for place, row in enumerate(rows) if row[0].startswith("**")),
+    )
 
 
-def _write(folder: Path, comparisons: Sequence[Comparison], photographs: Sequence[Photograph]) -> tuple[Path, Path]:
+def _large(result: Result) -> Tile:
+    """A map over the photograph, with its regions where it adds up."""
+    picture = result.explanation.overlay(result.photograph, regions=True)[0]
+    return Tile(picture, method(result.method).label, result.layer)
+
+
+def _write(folder: Path, sections: Sequence[Section]) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     gallery, web_page = folder / "gallery.png", folder / "index.html"
-    stack([one.picture(_COLUMNS, side=200) for one in comparisons]).save(gallery)
+    grid([tile for section in sections for tile in section.tiles()], columns=5, side=280).save(gallery)
     html = render(
         "gallery.html",
         title="What did the network look at?",
         introduction=INTRODUCTION,
-        sections=[(one, photograph.note) for one, photograph in zip(comparisons, photographs, strict=True)],
+        behind_a_wall=BEHIND_A_WALL,
+        sections=sections,
+        known=known_answers(),
+        known_caption=KNOWN,
         footer=f"Made by egcam {__version__} with {EMBEDDED}. The photographs come with scikit-image.",
         highlight=[one.name for one in records() if one.highlight],
     )

@@ -17,38 +17,38 @@ def demo(
     out: opt.Out = Path("egcam-demo"),
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Take fewer samples, and do not score the maps."),
+        typer.Option("--quick", help="Take fewer samples, and leave out all methods but Grad-CAM and SlopeCAM."),
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Run every method on every photograph, even if one takes over three minutes.")
+        bool,
+        typer.Option("--full", help="Run every method in full on all four photographs, not with few samples on one."),
     ] = False,
     open_page: opt.Open = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Run every method on four photographs; needs no model or images of your own.
+    """Grad-CAM and SlopeCAM on four photographs, and where the answer is known; needs no model or images of your own.
 
-    Explains the built-in EfficientNet-Lite0 on photographs that come with scikit-image. Writes gallery.png and a
-    self-contained web page, index.html.
+    Explains the built-in EfficientNet-Lite0 on photographs that come with scikit-image, and asks both methods about
+    networks that cannot see a part of them. Writes gallery.png and a self-contained web page, index.html, which has all
+    other methods, too.
     """
     from egcam.cli.output import comparison_dict
-    from egcam.photos.demo import PATIENCE, PHOTOGRAPHS, run_demo
+    from egcam.photos.demo import run_demo
 
     with short_warnings("demo"), progress_bar("explaining four photographs", wanted=not as_json) as share:
-        made = run_demo(out, quick, float("inf") if full else PATIENCE, share)
+        made = run_demo(out, quick, full, share)
     if open_page:
         webbrowser.open(made.web_page.resolve().as_uri())
     if as_json:
-        photographs = [comparison_dict(one) for one in made.comparisons]
+        shown = [one for section in made.sections for one in (section.found, section.others) if one is not None]
         files = {"gallery": str(made.gallery), "page": str(made.web_page)}
-        print_json({**files, "once": list(made.once), "photographs": photographs})
+        print_json({**files, "photographs": [comparison_dict(one) for one in shown]})
         return
     say = console().print
-    for photograph, one in zip(PHOTOGRAPHS, made.comparisons, strict=True):
-        said = f"{one.target.name} ({one.target.probability:.0%})"
-        say(f"[bold]{photograph.shows}[/bold]: the network says {said}. {photograph.note}")
-    if quick:
-        say("With --quick, methods take fewer samples, and maps are not scored.")
-    if made.once:
-        say(f"Too slow to repeat, shown on the first photograph only: {', '.join(made.once)}. --full repeats them.")
+    for section in made.sections:
+        target = section.found.target
+        said = f"the network says {target.name} ({target.probability:.0%})"
+        say(f"[bold]{section.photograph.shows}[/bold]: {said}. {section.photograph.note}")
+        say(f"  With the lower part hidden: {'; '.join(f'{one.title}, {one.detail}' for one in section.walled[1:])}.")
     say(f"Gallery: {made.gallery}", markup=False)
     say(f"Web page: {made.web_page}", markup=False)
