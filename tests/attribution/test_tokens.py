@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import egcam
@@ -225,6 +226,7 @@ def make():
 def test_a_study_explains_a_transformer(tmp_path):
     pytest.importorskip("pydantic", reason="the extra 'study' is not installed")
     from egcam.studies import read_study
+    from egcam.studies.datasets import open_dataset
     from egcam.studies.networks import describe_networks
 
     (tmp_path / "vit.py").write_text(BUILD)
@@ -232,7 +234,8 @@ def test_a_study_explains_a_transformer(tmp_path):
     study = read_study(
         text + '[data]\nkind = "folder"\npath = "."\n[[models]]\nname = "vit.py:make"\nlabel = "vit"', tmp_path
     )
-    described = describe_networks(study)["vit"]
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    described = describe_networks(study, open_dataset(study.data))["vit"]
     assert (described.record.layer, described.channels) == (LAYER, 12)
 
 

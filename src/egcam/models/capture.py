@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs, Layout
@@ -90,6 +91,11 @@ class _Tap:
         found = output if isinstance(output, Tensor) else tensor_in(output)
         if found is None:
             raise LayerError(f"layer {self.point.name!r} outputs no tensor but a {type(output).__name__}")
+        if is_functorch_wrapped_tensor(found):
+            raise LayerError(
+                f"layer {self.point.name!r} runs inside torch.vmap or another transform of torch.func, where its "
+                "output belongs to several networks at once: explain one of them, or choose a layer outside"
+            )
         if self.with_gradient:
             self.gradients_were_off = not torch.is_grad_enabled()
             torch.set_grad_enabled(True)
@@ -297,6 +303,11 @@ class Probe:
 
     def _refuse_independent(self, taps: Sequence[_Tap]) -> None:
         names = ", ".join(repr(point.name) for point in self.points)
+        if any(tap.tensor is not None and tap.tensor.is_inference() for tap in taps):
+            raise ModelError(
+                f"{type(self.model).__name__} runs its network in torch.inference_mode(), which leaves no gradients: "
+                "pass the network inside it, as model.model of ultralytics' YOLO"
+            )
         if any(tap.gradients_were_off for tap in taps):
             raise LayerError(
                 f"no gradient at {names}: the network switches gradients off around it, with torch.no_grad() or by "

@@ -29,16 +29,6 @@ def model_error(error: Exception, model: nn.Module, images: Tensor, extra: Extra
             f"this network was exported for inputs of one shape ({error}), and methods run batches of several sizes: "
             "explain the network it was exported from, or export it with a dynamic batch dimension"
         )
-    if "Inference tensors" in str(error):
-        return ModelError(
-            f"{type(model).__name__} runs its network in torch.inference_mode(), which leaves no gradients: pass "
-            "the network inside it, as model.model of ultralytics' YOLO"
-        )
-    if "functorch transform" in str(error):
-        return ModelError(
-            "the layer runs inside torch.vmap or another transform of torch.func, where its output belongs to "
-            "several networks at once: explain one of them, or choose a layer outside"
-        )
     # Errors of kinds of their own say what they mean, and are told apart by it.
     own = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
     if own is None:
