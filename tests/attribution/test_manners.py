@@ -98,7 +98,7 @@ class _FailsAt(SmallNet):
         if output.is_meta:
             return
         self.__dict__["passes"] += 1
-        if self.__dict__["passes"] == self.failing:
+        if self.__dict__["passes"] >= self.failing:
             raise _Refusal("half-way")
 
 
@@ -113,7 +113,7 @@ def test_a_forward_that_raises_half_way_changes_nothing(method, failing):
     with pytest.raises(_Refusal, match="half-way"):
         explainer(method, model, batch_size=1)(images, target=1)
     kept.check()
-    assert model.passes == failing
+    assert model.passes >= failing
 
 
 @pytest.mark.parametrize("target", [99, [0, 77], "tabby", lambda output: output])

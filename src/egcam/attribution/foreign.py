@@ -159,10 +159,8 @@ def _gradients_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _passes_counted(model: nn.Module, meter: Meter) -> Iterator[None]:
-    thread = threading.get_ident()
-
     def count(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if threading.get_ident() == thread and args and isinstance(args[0], Tensor):
+        if args and isinstance(args[0], Tensor):
             meter.add(len(args[0]))
 
     handle = add_hook(model, count, before=True)

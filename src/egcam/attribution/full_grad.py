@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
@@ -116,17 +115,16 @@ def _calls_seen(model: nn.Module) -> Iterator[list[_Call]]:
     """What goes into and comes out of every module with a bias, while the block runs, in this thread."""
     calls: list[_Call] = []
     pending: list[Tensor] = []
-    thread = threading.get_ident()
 
     def before(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        if threading.get_ident() != thread or not args or not isinstance(args[0], Tensor):
+        if not args or not isinstance(args[0], Tensor):
             return None
         pending[:] = [args[0]]
         # A copy is passed on, here and below, because what follows may work in place.
         return (args[0].clone(), *args[1:])
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if threading.get_ident() != thread or not pending or not isinstance(output, Tensor):
+        if not pending or not isinstance(output, Tensor):
             return None
         if output.requires_grad:
             calls.append(_Call(module, pending.pop(), output))

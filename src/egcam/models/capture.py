@@ -6,11 +6,10 @@ layer and computes no parameter's gradient: a gradient at a late layer costs abo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +71,8 @@ class _Tap:
     calls: int = 0
     tensor: Tensor | None = None
     gradients_were_off: bool = False
-    # Hooks sit on the shared module, so passes of other threads come by here too and must not be mixed in.
-    thread: int = field(default_factory=threading.get_ident)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> object:
-        if threading.get_ident() != self.thread:
-            return None
         self.calls += 1
         if self.point.call is not None and self.calls != self.point.call:
             return None
@@ -209,12 +204,10 @@ class Probe:
     def replaced(self, images: Tensor, rows: Tensor, activations: Tensor) -> Any:
         """The model's output for images when the layer returns `activations` (B, …) in place of its own."""
         (point,) = self.points
-        thread, calls, with_gradient = threading.get_ident(), 0, torch.is_grad_enabled()
+        calls, with_gradient = 0, torch.is_grad_enabled()
 
         def put(module: nn.Module, args: tuple[object, ...], output: object) -> object:
             nonlocal calls
-            if threading.get_ident() != thread:
-                return None
             calls += 1
             if calls != (point.call or 1):
                 return None

@@ -7,7 +7,6 @@ weights are: NaN times anything is NaN, and where nothing is passed back the gra
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -125,11 +124,8 @@ class Influence:
     def _places(self, model: nn.Module, calls: dict[CallKey, Call]) -> dict[CallKey, Tensor]:
         taken: dict[CallKey, Tensor] = {}
         counts: Counter[str] = Counter()
-        thread = threading.get_ident()
 
         def take(name: str, module: nn.Module, args: tuple[object, ...], output: object) -> object:
-            if threading.get_ident() != thread:
-                return None
             counts[name] += 1
             tensor = tensor_in(output)
             if (name, counts[name]) not in calls or tensor is None or not tensor.requires_grad:

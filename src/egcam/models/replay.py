@@ -8,7 +8,6 @@ tail, and whatever little a forward method does outside modules. The copy shares
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -357,7 +356,6 @@ class _Record:
     def __init__(self, model: nn.Module, point: LayerPoint) -> None:
         self.point = point
         self.call = point.call or 1
-        self._thread = threading.get_ident()
         self._beside = _modules_beside(model, point)
         self._returned: dict[int, tuple[nn.Module, list[Any]]] = {}
         self.layer_calls = 0
@@ -379,14 +377,13 @@ class _Record:
         return list(self._returned.values())
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if threading.get_ident() == self._thread and self.layer_calls < self.call:
+        if self.layer_calls < self.call:
             self._returned.setdefault(id(module), (module, []))[1].append(_kept(output))
 
     def _note_layer(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if threading.get_ident() == self._thread:
-            self.layer_calls += 1
-            if self.layer_calls == self.call:
-                self.layer_output = _kept(output)
+        self.layer_calls += 1
+        if self.layer_calls == self.call:
+            self.layer_output = _kept(output)
 
 
 def _kept(value: Any) -> Any:

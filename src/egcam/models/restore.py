@@ -90,14 +90,20 @@ class Hook:
 def add_hook(module: nn.Module, hook: Callable[..., Any], before: bool = False, with_kwargs: bool = False) -> Hook:
     """Register a forward hook, or one before the forward; it gets what was passed by name only if asked for.
 
-    The end of the visit removes it, if an interrupt has kept the caller from doing so.
+    It is called in this thread alone, for passes of other threads come by the module, too. The end of the visit removes
+    it, if an interrupt has kept the caller from doing so.
     """
-    ours = Hook(module, hook, before)
+    thread = threading.get_ident()
+
+    def in_this_thread(module: nn.Module, *given: Any) -> Any:
+        return hook(module, *given) if threading.get_ident() == thread else None
+
+    ours = Hook(module, in_this_thread, before)
     # torch numbers hooks with a counter that two threads can read at the same time; then one hook replaces the other.
     with _lock:
         _hooks.get(threading.get_ident(), set()).add(ours)
         add = module.register_forward_pre_hook if before else module.register_forward_hook
-        add(hook, with_kwargs=with_kwargs)
+        add(in_this_thread, with_kwargs=with_kwargs)
     return ours
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
@@ -298,13 +297,12 @@ def _shape_of(value: object) -> tuple[int, ...]:
 
 
 class _Recorder:
-    """Hooks that write down every call of the thread that made it."""
+    """Hooks that write down every call."""
 
     def __init__(self, image: Tensor) -> None:
         self._image = image
         self._origin = image.grad_fn
         self._calls: list[tuple[Call, Any]] = []
-        self._thread = threading.get_ident()
         self._clock = 0
         # Of the modules that run now: when they started, whether they pool or attend, and the maps they took in lists.
         self._open: list[tuple[int, bool, bool, tuple[int, ...]]] = []
@@ -321,8 +319,6 @@ class _Recorder:
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            if threading.get_ident() != self._thread:
-                return
             self._clock += 1
             # Whole networks have such names, too: AttentionNet, GlobalLocalNet.
             taken = (*args, *kwargs.values())
@@ -335,8 +331,6 @@ class _Recorder:
 
     def leave(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
-            if threading.get_ident() != self._thread:
-                return
             self._clock += 1
             pooling = any(pools for _, pools, _, _ in self._open)
             started, _, is_attention, maps_taken = self._open.pop()
