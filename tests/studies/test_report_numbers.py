@@ -21,7 +21,7 @@ from egcam.evaluation.table import Table
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.report.formatting import figure, spread
-from egcam.studies.report.interpretation import caution, interpret, sentences, statement
+from egcam.studies.report.interpretation import caution, interpret, sentences, statement, told
 from egcam.studies.report.view import gather
 from egcam.studies.results import Results
 from support.results_in_memory import METHODS, METRICS, made, study, with_pictures
@@ -324,7 +324,9 @@ def test_readings_where_nothing_can_be_said():
     assert sentences(interpret(one, "a"), LABELS) == [
         "A single image has no interval: the numbers above are of that image and say nothing beyond it."
     ]
-    assert "on 1 image, too few to show it" in statement(summarised(one, "b").line("insertion", "a"), "b", LABELS)
+    assert "1 image, too few to tell A-CAM from B-CAM (median difference +0.1000)" in statement(
+        summarised(one, "b").line("insertion", "a"), "b", LABELS
+    )
     alone = table({"insertion": {"a": [0.5, 0.6]}})
     assert "only method" in sentences(interpret(alone, "a"), LABELS)[0]
     empty = table({"insertion": {"a": [nan, nan], "b": [0.4, 0.5]}})
@@ -332,6 +334,20 @@ def test_readings_where_nothing_can_be_said():
     assert "no image has a score of both" in statement(summarised(empty, "b").line("insertion", "a"), "b", LABELS)
     assert sentences(interpret(empty, "b"), LABELS) == ["B-CAM is not the best.",
                                                    "Too few images have a score to compare: Insertion."]  # fmt: skip
+
+
+def test_a_difference_that_the_test_does_not_show_is_one_of_too_few_images():
+    """All of eight images on one side, p = 2 / 2^8, by seven metrics: 7 * 2 / 2^8 = 0.055."""
+    scores = {"a": [0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.24], "b": [0.0] * 8}
+    metrics = ("insertion", "irof", "sparseness", "complexity", "pixel-flipping", "average-drop", "deletion")
+    line = summarised(table(dict.fromkeys(metrics, scores)), "b")
+    found = line.line("irof", "a")
+    assert (found.verdict, found.difference_low > 0) == ("no difference shown", True)
+    assert told(found) == "too few images to tell"
+    said = ": 8 images, too few to tell A-CAM from B-CAM (median difference +0.170 [0.100, 0.240])"
+    assert statement(found, "b", LABELS).endswith(said)
+    same = summarised(table({"irof": {"a": noisy(0.5, 0), "b": noisy(0.5, 0)}}), "b").line("irof", "a")
+    assert told(same) == "no difference shown"
 
 
 def test_equal_scores_are_no_difference():

@@ -15,6 +15,7 @@ from egcam.evaluation.table import Table
 from egcam.metrics.registry import metric as metric_called
 from egcam.studies.report.formatting import better, difference_of, listed, metric_label, spread
 
+TOO_FEW = "too few images to tell"
 Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled", "none"]
 
 
@@ -225,6 +226,21 @@ def _few(methods: Sequence[str], labels: Mapping[str, str], most: int = 5) -> st
     return listed(shown) if not more else listed([*shown, counted(more, "other")])
 
 
+def told(line: Line) -> str:
+    """The verdict in words.
+
+    Where the interval leaves 0 out and the test, which counts all comparisons, does not decide, more images would.
+
+    Example:
+        >>> told(Line("irof", "a", 0.5, pairs=8, difference=0.167, difference_low=0.09, difference_high=0.27,
+        ...           verdict="no difference shown"))
+        'too few images to tell'
+    """
+    apart = line.difference_low > 0 or line.difference_high < 0
+    is_open = line.verdict == "too few images" or (line.verdict == "no difference shown" and apart)
+    return TOO_FEW if is_open else line.verdict
+
+
 def statement(line: Line, baseline: str, labels: Mapping[str, str]) -> str:
     """How a method stands to the baseline by one metric, in a sentence.
 
@@ -242,8 +258,8 @@ def statement(line: Line, baseline: str, labels: Mapping[str, str]) -> str:
     if line.verdict == "not compared":
         scored = f"{apart} on {counted(line.pairs, 'image')}"
         return f"{about}: {name} and {other} are not compared, one of them lacks more than half of the scores: {scored}"
-    if line.verdict == "too few images":
-        return f"{about}: {name} differs from {other} by {size} on {counted(line.pairs, 'image')}, too few to show it"
+    if told(line) == TOO_FEW:
+        return f"{about}: {counted(line.pairs, 'image')}, too few to tell {name} from {other} ({apart})"
     if line.verdict == "no difference shown":
         return f"{about}: no difference shown between {name} and {other}: {apart}"
     return f"{about}: {name} is {'ahead of' if line.verdict == 'ahead' else 'behind'} {other}: {apart}"

@@ -17,6 +17,7 @@ from egcam.pages.escaping import in_csv
 from egcam.progress import Progress, part_of
 from egcam.studies.report.documents import document
 from egcam.studies.report.figures import Drawing, model_drawings, overall_drawing
+from egcam.studies.report.interpretation import told
 from egcam.studies.report.view import Report, gather
 from egcam.studies.results import COLUMNS, Results, Sourced
 
@@ -98,7 +99,8 @@ def summary_rows(report: Report) -> list[tuple[Any, ...]]:
     for section in report.sections:
         for line in section.summary.lines:
             better = metric_called(line.metric).direction
-            known = {"model": section.model, "better": better, "baseline": report.baseline, **vars(line)}
+            known = {**vars(line), "verdict": told(line), "model": section.model, "better": better}
+            known["baseline"] = report.baseline
             rows.append(tuple(known[column] for column in SUMMARY_COLUMNS))
     return rows
 

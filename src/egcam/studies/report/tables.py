@@ -15,10 +15,11 @@ from egcam.evaluation.stats import Line, agreement_of_metrics
 from egcam.metrics.registry import metric as metric_called
 from egcam.pages import Cell, Column, TextTable
 from egcam.studies.report.formatting import better, difference_of, metric_label, spread
+from egcam.studies.report.interpretation import told
 
 if TYPE_CHECKING:
     from egcam.evaluation.comparable import Values
-    from egcam.studies.report.view import ModelSection, Report
+from egcam.studies.report.view import ModelSection, Report
 
 _MOST_COLUMNS = 8
 
@@ -119,7 +120,7 @@ def _difference(line: Line) -> str:
 
 
 def _verdict(line: Line) -> Cell:
-    return Cell(line.verdict, line.verdict if line.verdict in ("ahead", "behind") else "")
+    return Cell(told(line), line.verdict if line.verdict in ("ahead", "behind") else "")
 
 
 def _expected(report: Report, methods: Sequence[str]) -> frozenset[int]:
