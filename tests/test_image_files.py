@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, features
 from egcam.errors import InputError
 from egcam.photos.files import read_image
 from egcam.studies.datasets.masks import fitted, from_file
-from egcam.studies.pictures import height_and_width, shown
+from egcam.studies.geometry import height_and_width, shown
 
 SOURCE = Path(__file__).parents[1] / "src" / "egcam"
 POSTSCRIPT = (

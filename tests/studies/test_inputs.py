@@ -14,10 +14,10 @@ from PIL import Image
 
 from egcam.studies.config import load_study
 from egcam.studies.datasets import open_dataset
+from egcam.studies.keys import source_checksums
 from egcam.studies.records import Unit
 from egcam.studies.report import write_report
 from egcam.studies.runner import run_study
-from egcam.studies.source_files import source_checksums
 from egcam.studies.store import Store, StoreWarning
 from support.tiny_study import MODEL, STUDY, InProcess, numbers, write_study
 

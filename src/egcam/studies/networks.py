@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from egcam.attribution import references, registry
 from egcam.attribution.explainer import Explainer
-from egcam.attribution.registry import options_for
+from egcam.attribution.registry import options_for, starts_from_one_image
 from egcam.errors import LayerError, near_misses
 from egcam.evaluation.failures import is_out_of_memory
 from egcam.models import zoo
@@ -22,13 +22,34 @@ from egcam.models.layers import BY_WORD, is_word, resolve
 from egcam.models.preprocessing import Preprocessing
 from egcam.models.trace import Trace, dry_run
 from egcam.studies.config import StudyError
-from egcam.studies.datasets import Dataset, kind_of
-from egcam.studies.geometry import resized_preprocessing
-from egcam.studies.keys import recipe_of
+from egcam.studies.datasets import Dataset, Picture, kind_of, open_dataset
+from egcam.studies.geometry import reference_pool, resized_preprocessing
+from egcam.studies.keys import pixels_of, recipe_of, source_checksums
 from egcam.studies.manifest import ModelRecord, state_checksum
-from egcam.studies.pools import drawn_pool, source_of
-from egcam.studies.source_files import source_checksums
-from egcam.studies.specs import MethodSpec, ModelSpec, Study
+from egcam.studies.specs import DataSpec, MethodSpec, ModelSpec, Study
+
+
+def source_of(study: Study, method: MethodSpec) -> str:
+    """Where a method's references come from: its own option, else the study's, if that is for it; else its default."""
+    source = study.reference.source
+    of_study = {} if is_drawn(source) and starts_from_one_image(method.method) else {"reference": source}
+    return str({**registry.method(method.method).options(), **of_study, **method.options}["reference"])
+
+
+def is_drawn(source: str) -> bool:
+    """Whether a source is a collection of images: data, a folder, or photographs."""
+    return source not in references.MADE_BY_NAME or references.by_name(source).is_collection
+
+
+def drawn_pool(study: Study, source: str, preprocessing: Preprocessing, data: Dataset) -> tuple[Tensor, dict[str, str]]:
+    """(M, C, H, W) the references from a source, and the checksums of the images that decided them, by name."""
+    others = data if source == "data" else open_dataset(DataSpec("folder", source))
+    pixels: dict[str, str] = {}
+
+    def note(picture: Picture) -> None:
+        pixels[picture.name] = pixels_of(picture)
+
+    return reference_pool(others, preprocessing, study.data.size, study.reference.count, study.data.seed, note), pixels
 
 
 @dataclass

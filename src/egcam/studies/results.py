@@ -22,7 +22,7 @@ from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
 from egcam.studies.columns import among, arrow, numbers, places, texts
-from egcam.studies.pictures import height_and_width
+from egcam.studies.geometry import height_and_width
 from egcam.studies.plan import WHOLE, Part
 from egcam.studies.records import Floats, Unit
 from egcam.studies.specs import MetricSpec, Study

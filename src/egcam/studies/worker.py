@@ -24,10 +24,9 @@ from egcam.metrics.scoring import fitting_batch
 from egcam.models.class_scores import by_class, class_scores
 from egcam.studies.datasets import open_dataset
 from egcam.studies.datasets.dataset import Dataset, Picture
-from egcam.studies.geometry import prepared
+from egcam.studies.geometry import encoded, prepared
 from egcam.studies.keys import content_of
 from egcam.studies.networks import Network, load_network
-from egcam.studies.pictures import encoded
 from egcam.studies.plugins import import_plugins
 from egcam.studies.records import Floats, Outcome, Unit, failed
 from egcam.studies.specs import MethodSpec, Study

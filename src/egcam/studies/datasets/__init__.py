@@ -13,10 +13,10 @@ from pathlib import Path
 
 from egcam.studies.datasets.dataset import DataError as DataError
 from egcam.studies.datasets.dataset import Dataset as Dataset
+from egcam.studies.datasets.dataset import Entry as Entry
+from egcam.studies.datasets.dataset import FileDataset as FileDataset
 from egcam.studies.datasets.dataset import Mask as Mask
 from egcam.studies.datasets.dataset import Picture as Picture
-from egcam.studies.datasets.file_dataset import Entry as Entry
-from egcam.studies.datasets.file_dataset import FileDataset as FileDataset
 from egcam.studies.datasets.registry import files_of as files_of
 from egcam.studies.datasets.registry import kind_of as kind_of
 from egcam.studies.datasets.registry import kinds as kinds

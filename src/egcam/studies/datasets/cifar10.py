@@ -20,8 +20,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from egcam.errors import near_misses
-from egcam.studies.datasets.dataset import DataError, Dataset, Picture
-from egcam.studies.datasets.lookup import looked
+from egcam.studies.datasets.dataset import DataError, Dataset, Picture, looked
 from egcam.studies.datasets.registry import register_dataset
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -26,9 +26,17 @@ import numpy as np
 from PIL import Image
 
 from egcam.errors import near_misses, require
-from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.file_dataset import Entry, FileDataset, Missing
-from egcam.studies.datasets.lookup import folder_at, looked, named
+from egcam.studies.datasets.dataset import (
+    DataError,
+    Dataset,
+    Entry,
+    FileDataset,
+    Mask,
+    Missing,
+    folder_at,
+    looked,
+    named,
+)
 from egcam.studies.datasets.masks import fitted
 from egcam.studies.datasets.registry import register_dataset
 

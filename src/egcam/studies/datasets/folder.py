@@ -20,9 +20,18 @@ from PIL import Image
 from egcam.errors import near_misses
 from egcam.photos.files import images_in, read_image
 from egcam.studies.datasets.annotations import EXPECTED, Annotation, found, located, not_found, read_annotations
-from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
-from egcam.studies.datasets.lookup import folder_at, named
+from egcam.studies.datasets.dataset import (
+    DataError,
+    Dataset,
+    Entry,
+    FileDataset,
+    Mask,
+    MaskReader,
+    Missing,
+    folder_at,
+    named,
+    of_classes,
+)
 from egcam.studies.datasets.masks import Box, fitted, from_boxes, from_file
 from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import index_of, is_wnid

@@ -29,10 +29,21 @@ from PIL import Image
 from egcam.photos.files import images_in
 from egcam.studies.datasets import ilsvrc
 from egcam.studies.datasets.annotations import Annotation, located, read_annotations
-from egcam.studies.datasets.dataset import DataError, Dataset, Mask
-from egcam.studies.datasets.file_dataset import Entry, FileDataset, MaskReader, Missing, of_classes
+from egcam.studies.datasets.dataset import (
+    DataError,
+    Dataset,
+    Entry,
+    FileDataset,
+    Mask,
+    MaskReader,
+    Missing,
+    first,
+    folder_at,
+    looked,
+    named,
+    of_classes,
+)
 from egcam.studies.datasets.ilsvrc import Boxes
-from egcam.studies.datasets.lookup import first, folder_at, looked, named
 from egcam.studies.datasets.masks import fitted, from_boxes, scaled
 from egcam.studies.datasets.registry import register_dataset
 from egcam.studies.datasets.wnids import imagenet_class, index_of, is_wnid, wnids

@@ -16,8 +16,7 @@ from time import monotonic
 from typing import Any
 
 from egcam.errors import EgcamError
-from egcam.studies.engines.base import Job, Shard
-from egcam.studies.engines.cores import available_cores
+from egcam.studies.engines.base import Job, Shard, available_cores
 from egcam.studies.engines.pool import TimedOut, WorkerDied, outcomes_of, too_long
 from egcam.studies.engines.worker import thread_environment
 from egcam.studies.records import Outcome, Unit

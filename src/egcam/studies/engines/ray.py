@@ -17,8 +17,7 @@ from itertools import chain
 from typing import Any
 
 from egcam.errors import EgcamError, require
-from egcam.studies.engines.base import Job, Shard
-from egcam.studies.engines.cores import available_cores
+from egcam.studies.engines.base import Job, Shard, available_cores
 from egcam.studies.engines.pool import TimedOut, WorkerDied, outcomes_of, too_long
 from egcam.studies.engines.worker import Worker, thread_environment
 from egcam.studies.records import Outcome, Unit

@@ -7,19 +7,49 @@ from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from egcam.evaluation.numbers import counted
+from egcam.evaluation.printing import means_over
 from egcam.metrics.registry import metric as metric_called
+from egcam.pages import render
 from egcam.pages.escaping import in_csv
 from egcam.progress import Progress, part_of
-from egcam.studies.report.documents import document
-from egcam.studies.report.figures import Drawing, model_drawings, overall_drawing
+from egcam.studies.report import tables
+from egcam.studies.report.figures import Drawing, classes_of, model_drawings, overall_drawing
+from egcam.studies.report.formatting import better, key, label_part, metric_label
 from egcam.studies.report.interpretation import told
 from egcam.studies.report.view import Report, gather
 from egcam.studies.results import COLUMNS, Results, Sourced
+
+if TYPE_CHECKING:
+    from egcam.studies.report.view import Report
+
+
+def document(
+    template: str, report: Report, drawings: Sequence[Sequence[Drawing]] | None = None, overall: Drawing | None = None
+) -> str:
+    """The report in the form of a template: report.html, report.md, or report.tex, a file to \\input, with booktabs."""
+    drawings = [[] for _ in report.sections] if drawings is None else drawings
+    drawn: list[dict[str, Any]] = [{drawing.kind: drawing for drawing in some} for some in drawings]
+    return render(
+        template,
+        title=report.title,
+        report=report,
+        sections=list(zip(report.sections, drawn, strict=True)),
+        overall=overall,
+        tables=tables,
+        better=better,
+        classes_of=classes_of,
+        key=key,
+        label_part=label_part,
+        means_over=means_over,
+        metric_name=lambda name: f"{metric_label(name)} {metric_called(name).arrow}",
+        metric_label=metric_label,
+    )
+
 
 SUMMARY_COLUMNS = (
     *("model", "metric", "method", "better", "mean", "low", "high", "images", "missing", "compared"),

@@ -20,11 +20,11 @@ from egcam.figures.curve_panels import MeanCurve
 from egcam.imageops import heatmaps
 from egcam.metrics.registry import metric as metric_called
 from egcam.progress import Progress, piece_of
-from egcam.studies.pictures import shown
+from egcam.studies.geometry import shown
 from egcam.studies.report import provenance
-from egcam.studies.report.class_names import class_names
 from egcam.studies.report.formatting import file_names, looks, method_labels
 from egcam.studies.report.interpretation import Interpretation, caution, interpret, sentences, statement
+from egcam.studies.report.provenance import class_names
 from egcam.studies.results import Results, ResultsError
 
 if TYPE_CHECKING:
