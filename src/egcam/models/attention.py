@@ -71,12 +71,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.seen.append(attention)
             # It is kept, so that no other tensor comes to lie there.
             self._by_memory[output.data_ptr()] = attention
-        elif func is _SOFTMAX_BACKWARD and (known := self._by_memory.get(args[1].data_ptr())) is not None:
-            known.gradient = args[0].detach().clone()
+        elif func is _SOFTMAX_BACKWARD and (recorded := self._by_memory.get(args[1].data_ptr())) is not None:
+            recorded.gradient = args[0].detach().clone()
         elif func is torch.ops.aten.bmm.default:
-            for known in filter(None, (self._by_memory.get(factor.data_ptr()) for factor in args)):
-                known.is_applied = True
-        elif func is torch.ops.aten._to_copy.default and (known := self._by_memory.get(args[0].data_ptr())) is not None:
-            self._by_memory[output.data_ptr()] = known
+            for recorded in filter(None, (self._by_memory.get(factor.data_ptr()) for factor in args)):
+                recorded.is_applied = True
+        elif (
+            func is torch.ops.aten._to_copy.default
+            and (recorded := self._by_memory.get(args[0].data_ptr())) is not None
+        ):
+            self._by_memory[output.data_ptr()] = recorded
             self._copies.append(output)
         return output

@@ -64,16 +64,18 @@ class BlackBox(nn.Module):
         missing = (self.batch or count) - count
         # A fixed batch is filled up with the last image, whose further scores are dropped.
         output = self.function(np.concatenate([pixels, np.repeat(pixels[-1:], missing, 0)]) if missing else pixels)
-        found = _as_tensors(output)
-        rows = {len(part) if part.ndim else 0 for part in tensors_in(found)}
+        scores = _as_tensors(output)
+        rows = {len(part) if part.ndim else 0 for part in tensors_in(scores)}
         if rows != {count + missing}:
-            said = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"arrays of {sorted(rows)} rows"
-            one = ", which a function that takes one image at a time does with batch=1" if count + missing > 1 else ""
-            raise ModelError(
-                f"the function returned {said} for {count + missing} image(s); it must return one row for each, "
-                f"(N, classes){one}"
+            shapes = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"arrays of {sorted(rows)} rows"
+            remedy = (
+                ", which a function that takes one image at a time does with batch=1" if count + missing > 1 else ""
             )
-        return mapped(found, lambda part: part[:count])
+            raise ModelError(
+                f"the function returned {shapes} for {count + missing} image(s); it must return one row for each, "
+                f"(N, classes){remedy}"
+            )
+        return mapped(scores, lambda part: part[:count])
 
     def _checked(self, output: Tensor) -> Tensor:
         """(N, classes) logits."""
@@ -135,7 +137,7 @@ def _as_tensors(output: Any) -> Any:
     """A tensor, or a dictionary or tuple of tensors; the only array in a list is that array."""
     if isinstance(output, dict):
         return {key: _as_tensors(value) for key, value in output.items()}
-    if isinstance(output, list | tuple) and output and all(isinstance(one, np.ndarray | Tensor) for one in output):
+    if isinstance(output, list | tuple) and output and all(isinstance(item, np.ndarray | Tensor) for item in output):
         return _as_tensors(output[0]) if len(output) == 1 else tuple(map(_as_tensors, output))
     try:
         return torch.as_tensor(output, device="cpu").detach().cpu().float()

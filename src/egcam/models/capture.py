@@ -83,10 +83,10 @@ class _Tap:
                 f"layer {self.point.name!r} runs more than once in a forward pass; say which call to explain, "
                 f"e.g. '{self.point.name}:1' for the first, or choose a module that runs once"
             )
-        found = output if isinstance(output, Tensor) else tensor_in(output)
-        if found is None:
+        tensor = output if isinstance(output, Tensor) else tensor_in(output)
+        if tensor is None:
             raise LayerError(f"layer {self.point.name!r} outputs no tensor but a {type(output).__name__}")
-        if is_functorch_wrapped_tensor(found):
+        if is_functorch_wrapped_tensor(tensor):
             raise LayerError(
                 f"layer {self.point.name!r} runs inside torch.vmap or another transform of torch.func, where its "
                 "output belongs to several networks at once: explain one of them, or choose a layer outside"
@@ -94,17 +94,17 @@ class _Tap:
         if self.with_gradient:
             self.gradients_were_off = not torch.is_grad_enabled()
             torch.set_grad_enabled(True)
-            self.tensor = found if found.requires_grad else found.detach().requires_grad_()
+            self.tensor = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
             replacement = self.mark(self.tensor).clone()
         else:
             # A copy, because the next module may work in place.
-            self.tensor = found.detach().clone()
-            replacement = self.mark(found)
+            self.tensor = tensor.detach().clone()
+            replacement = self.mark(tensor)
         if self.on_seen is not None:
             self.on_seen()
-        if replacement is found:
+        if replacement is tensor:
             return None
-        return replacement if found is output else with_first_tensor(output, replacement)
+        return replacement if tensor is output else with_first_tensor(output, replacement)
 
 
 class Probe:
@@ -211,8 +211,8 @@ class Probe:
             calls += 1
             if calls != (point.call or 1):
                 return None
-            found = tensor_in(output)
-            if found is not None and len(found) < len(activations):
+            tensor = tensor_in(output)
+            if tensor is not None and len(tensor) < len(activations):
                 raise _taken_apart(point.name)
             torch.set_grad_enabled(with_gradient)
             return with_first_tensor(output, activations.clone())
@@ -242,10 +242,10 @@ class Probe:
     ) -> GradientPass:
         names = ", ".join(repr(point.name) for point in self.points)
         try:
-            seen = self._try_gradients(images, rows, score, layout, torch.no_grad())
-            if seen is None:
+            result = self._try_gradients(images, rows, score, layout, torch.no_grad())
+            if result is None:
                 # The network switches gradients off around the layer and, leaving that block, back to what was before.
-                seen = self._try_gradients(images, rows, score, layout, torch.enable_grad(), is_last_try=True)
+                result = self._try_gradients(images, rows, score, layout, torch.enable_grad(), is_last_try=True)
         except RuntimeError as error:
             if "modified by an inplace operation" in str(error):
                 raise ModelError(
@@ -261,8 +261,8 @@ class Probe:
                 "use_reentrant=True, which gives gradients of parameters only; set use_reentrant=False, or switch "
                 "checkpointing off"
             ) from error
-        assert seen is not None
-        return seen
+        assert result is not None
+        return result
 
     def _try_gradients(
         self,
@@ -282,14 +282,14 @@ class Probe:
             with torch.enable_grad():
                 scores = score(output)
             sources = [leaf if tap is None else self._tapped(tap) for tap in taps]
-            found = gradients_of(scores, sources) if scores.requires_grad or is_last_try else None
-        if found is None:
+            gradients = gradients_of(scores, sources) if scores.requires_grad or is_last_try else None
+        if gradients is None:
             if is_last_try:
                 self._refuse_independent([tap for tap in taps if tap is not None])
             return None
         return GradientPass(
             [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, sources, strict=True)],
-            [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, found, strict=True)],
+            [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, gradients, strict=True)],
             scores.detach(),
             mapped_tensors(output, Tensor.detach),
         )
@@ -401,8 +401,8 @@ def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | No
         return None if bool(scores.any()) else [torch.zeros_like(source) for source in sources]
     with torch.enable_grad():
         total = scores.sum()
-    found = torch.autograd.grad(total, sources, allow_unused=True)
-    return None if any(gradient is None for gradient in found) else list(found)
+    gradients = torch.autograd.grad(total, sources, allow_unused=True)
+    return None if any(gradient is None for gradient in gradients) else list(gradients)
 
 
 def does_not_reach(layers: str) -> LayerError:

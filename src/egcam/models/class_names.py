@@ -38,18 +38,18 @@ def as_class_names(classes: Any) -> list[str]:
         classes = classes.tolist()
     if not isinstance(classes, Iterable):
         raise TargetError(f"class names cannot be read from {type(classes).__name__}: {_EXPECTED}")
-    names = [_name(one) for one in classes]
+    names = [_name(name) for name in classes]
     if not names:
         raise TargetError(f"there is no name among the class names: {_EXPECTED}")
     return names
 
 
-def _name(one: object) -> str:
-    if isinstance(one, str):
-        return str(one)
-    number = _index(one)
+def _name(value: object) -> str:
+    if isinstance(value, str):
+        return str(value)
+    number = _index(value)
     if number is None:
-        raise TargetError(f"a class name is a text, not {one!r}: {_EXPECTED}")
+        raise TargetError(f"a class name is a text, not {value!r}: {_EXPECTED}")
     return str(number)
 
 
@@ -58,15 +58,15 @@ def _in_order(classes: Mapping[Any, Any]) -> list[Any]:
     by_key = {_index(key, text=True): name for key, name in classes.items()}
     by_value = {_index(value): name for name, value in classes.items()}
     everyone = set(range(len(classes)))
-    found = [[names[index] for index in range(len(classes))] for names in (by_key, by_value) if set(names) == everyone]
-    if not found:
+    orders = [[names[index] for index in range(len(classes))] for names in (by_key, by_value) if set(names) == everyone]
+    if not orders:
         raise TargetError(
             f"class names as a dictionary need the indices 0 to {len(classes) - 1}, either as keys (index to name) or "
             f"as values (name to index): {_EXPECTED}"
         )
-    if len(found) == 2 and [str(name) for name in found[0]] != [str(name) for name in found[1]]:
+    if len(orders) == 2 and [str(name) for name in orders[0]] != [str(name) for name in orders[1]]:
         raise TargetError(f"this dictionary of class names can be read either way, index to name or back: {_EXPECTED}")
-    return found[0]
+    return orders[0]
 
 
 def _index(value: Any, text: bool = False) -> int | None:

@@ -92,7 +92,9 @@ def class_scores(output: object, count: int) -> Tensor:
         if key in readable:
             return readable[key]
     inner = _inside(output)
-    readable_inside = {path: scores for path, one in inner if (scores := _as_class_scores(one, count)) is not None}
+    readable_inside = {
+        path: scores for path, tensor in inner if (scores := _as_class_scores(tensor, count)) is not None
+    }
     if len(readable) == 1 and not readable_inside:
         return next(iter(readable.values()))
     if readable_inside:
@@ -109,29 +111,31 @@ def class_scores(output: object, count: int) -> Tensor:
 
 def _inside(output: object) -> list[tuple[str, Tensor]]:
     """The tensors that lie deeper than at the top of an output, each with the way to it: "['a']['logits'][0]"."""
-    return [(path, one) for path, one in _with_ways(output, "") if isinstance(one, Tensor) and path.count("[") > 1]
+    return [
+        (path, tensor) for path, tensor in _with_ways(output, "") if isinstance(tensor, Tensor) and path.count("[") > 1
+    ]
 
 
 def _with_ways(value: object, path: str) -> list[tuple[str, object]]:
     if isinstance(value, Mapping):
-        parts = [(f"[{key!r}]", one) for key, one in value.items()]
+        parts = [(f"[{key!r}]", part) for key, part in value.items()]
     elif isinstance(value, tuple | list):
-        parts = [(f"[{index}]", one) for index, one in enumerate(value)]
+        parts = [(f"[{index}]", part) for index, part in enumerate(value)]
     else:
         return [(path, value)]
-    return [found for step, one in parts for found in _with_ways(one, path + step)]
+    return [pair for step, part in parts for pair in _with_ways(part, path + step)]
 
 
 def _no_class_scores(output: Tensor, count: int) -> ModelError:
     """The error text for a tensor that is not (N, classes), with a callable that would read it."""
-    said = f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
+    what = f"the model returned {_shape(output)} for {count} image(s), not one score per class, (N, classes); "
     if not output.is_floating_point():
         return ModelError(
-            f"{said}whole numbers, such as decisions, have no gradient: explain the model that returns the scores"
+            f"{what}whole numbers, such as decisions, have no gradient: explain the model that returns the scores"
         )
     if output.ndim == 0:
         return ModelError(
-            f"{said}one number for all images cannot be split by image: pass a callable target, and "
+            f"{what}one number for all images cannot be split by image: pass a callable target, and "
             "a model that returns one for each"
         )
     if output.ndim == 1:
@@ -142,7 +146,7 @@ def _no_class_scores(output: Tensor, count: int) -> ModelError:
     else:
         example = _one_channel("out", output)
     return ModelError(
-        f"{said}{_for_places(output, [output])}pass a callable target that turns this output into one number per image"
+        f"{what}{_for_places(output, [output])}pass a callable target that turns this output into one number per image"
         + (f", e.g. target=lambda out: {example}" if example else "")
     )
 
@@ -166,7 +170,7 @@ def _are_detections(output: object) -> bool:
     parts = output if isinstance(output, list) else [output]
     if any(isinstance(part, Mapping) and ("boxes" in part or "pred_boxes" in part) for part in parts):
         return True
-    return isinstance(output, list) and all(isinstance(one, Tensor) and one.shape[1:] == (6,) for one in output)
+    return isinstance(output, list) and all(isinstance(rows, Tensor) and rows.shape[1:] == (6,) for rows in output)
 
 
 def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Mapping[str, Tensor]) -> str:
@@ -190,8 +194,8 @@ def _one_channel(part: str, tensor: Tensor) -> str:
     if tensor.ndim == 3:
         return ""
     places = tuple(range(1, tensor.ndim - 1))
-    one = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
-    return f"{one}.mean({places})" if len(places) > 1 else f"{one}.mean(1)" if places else one
+    channel = f"{part}[:, {min(3, tensor.shape[1] - 1)}]"
+    return f"{channel}.mean({places})" if len(places) > 1 else f"{channel}.mean(1)" if places else channel
 
 
 def _shape(tensor: Tensor) -> str:
@@ -208,9 +212,9 @@ def known_classes(model: nn.Module, given: Classes | None) -> Sequence[str] | No
     """
     if given is not None:
         return as_class_names(given)
-    found = _carried_names(model)
+    names = _carried_names(model)
     inner = [child for name, child in model.named_children() if name in ("module", "_orig_mod")]
-    return known_classes(inner[0], None) if found is None and inner else found
+    return known_classes(inner[0], None) if names is None and inner else names
 
 
 def _carried_names(model: nn.Module) -> Sequence[str] | None:
@@ -297,14 +301,14 @@ def class_index(name: str, classes: Sequence[str] | None, count: int) -> int:
             f"target {name!r}: there are {len(names)} class names but the model has {count} outputs, so a name "
             "does not say which output is meant; pass the right classes=[…], or the class's index"
         )
-    wanted = _plain(name)
-    exact = [index for index, known in enumerate(names) if _plain(known) == wanted]
-    found = exact or [i for i, known in enumerate(names) if wanted in {_plain(part) for part in known.split(",")}]
-    if not found:
+    spelling = _plain(name)
+    exact = [index for index, label in enumerate(names) if _plain(label) == spelling]
+    places = exact or [i for i, label in enumerate(names) if spelling in {_plain(part) for part in label.split(",")}]
+    if not places:
         raise TargetError(f"no class is called {name!r}; {near_misses(name, names)}")
-    if len(found) > 1:
-        raise TargetError(f"{len(found)} classes are called {name!r}: pass the index, one of {found}")
-    return found[0]
+    if len(places) > 1:
+        raise TargetError(f"{len(places)} classes are called {name!r}: pass the index, one of {places}")
+    return places[0]
 
 
 def _plain(name: str) -> str:

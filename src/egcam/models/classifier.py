@@ -127,26 +127,26 @@ class Classifier:
         # Models import methods nowhere else: explaining photographs needs both.
         from egcam.attribution.registry import create, options_for
 
-        given = {name: value for name, value in options.items() if value is not None}
-        known = options_for(method, self._known, given, self.preprocessing.normalisation)
+        chosen = {name: value for name, value in options.items() if value is not None}
+        settled = options_for(method, self._known, chosen, self.preprocessing.normalisation)
 
         def passes(done: int, total: int) -> None:
             if progress is not None and total > 0:
                 progress(done / total)
 
-        explainer = create(method, self.model, **known)
+        explainer = create(method, self.model, **settled)
         photo = picture_or_input(photo)
         images = photo if isinstance(photo, Tensor) else self.preprocess(photo)
-        found = explainer(images.to(self.device), target, progress=passes)
+        explanation = explainer(images.to(self.device), target, progress=passes)
         crop = None if isinstance(photo, Tensor) else self.preprocessing.crop(photo)
-        return replace(found, preprocessing=self.preprocessing, crop=crop)
+        return replace(explanation, preprocessing=self.preprocessing, crop=crop)
 
     def options_for(self, method: str, shared: Mapping[str, Any]) -> dict[str, Any]:
         """Of options meant for several methods those this one takes; see `egcam.attribution.registry`."""
         from egcam.attribution.registry import options_for
 
-        given = {name: value for name, value in shared.items() if value is not None}
-        return options_for(method, {**self._known, **given}, None, self.preprocessing.normalisation)
+        chosen = {name: value for name, value in shared.items() if value is not None}
+        return options_for(method, {**self._known, **chosen}, None, self.preprocessing.normalisation)
 
     @property
     def _known(self) -> dict[str, Any]:
@@ -178,11 +178,11 @@ class Classifier:
         if explanation.targets is None:
             raise TargetError("a callable target explains no class")
         index = int(explanation.targets.reshape(-1)[0])
-        return next(one for one in predictions if one.index == index)
+        return next(prediction for prediction in predictions if prediction.index == index)
 
     def chosen(self, predictions: Sequence[Prediction], target: int | str | None) -> Prediction:
         """The class asked for by index or name, else the most probable one."""
         if target is None:
             return predictions[0]
         index = label_index(target, self.classes, len(predictions))
-        return next(one for one in predictions if one.index == index)
+        return next(prediction for prediction in predictions if prediction.index == index)

@@ -68,7 +68,7 @@ def crop(transform: Callable[[Image.Image], Any], photograph: Image.Image) -> Cr
     lines = []
     for axis, picture in enumerate((ramps[0][None].repeat(height, 0), ramps[1][:, None].repeat(width, 1))):
         runs = [_after(transform, picture) for _ in range(_RUNS)]
-        if any(one.shape != black.shape or not np.array_equal(one, runs[0]) for one in runs):
+        if any(run.shape != black.shape or not np.array_equal(run, runs[0]) for run in runs):
             raise InputError(
                 "the transform gives another result each time, as those for training do: pass the one without random "
                 "steps with which the explained images were made"
@@ -84,12 +84,12 @@ def _after(transform: Callable[[Image.Image], Any], values: Numbers) -> Numbers:
     # Rounded up or down at random, by how near it is: the mean over rows then holds a value more finely than 8 bits do.
     noise = np.random.default_rng(0).random(values.shape)
     picture = Image.fromarray(np.floor(values * 255 + noise).clip(0, 255).astype(np.uint8)).convert("RGB")
-    made = transform(picture)
-    array = np.asarray(made.detach().float().cpu() if isinstance(made, Tensor) else made, dtype=np.float64)
+    result = transform(picture)
+    array = np.asarray(result.detach().float().cpu() if isinstance(result, Tensor) else result, dtype=np.float64)
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
     if array.ndim not in (2, 3):
         raise InputError(
-            f"the transform returned {type(made).__name__} {array.shape}: it must return one image, (C, H, W), or a "
+            f"the transform returned {type(result).__name__} {array.shape}: it must return one image, (C, H, W), or a "
             "picture"
         )
     is_last = array.ndim == 3 and array.shape[2] in (1, 3, 4) and array.shape[0] not in (1, 3, 4)
@@ -134,7 +134,7 @@ def boxes_of_maps(
         crops = [given] * len(pictures) if isinstance(given, Crop) else list(given)
         if len(crops) != len(pictures):
             raise InputError(f"{len(crops)} crops for {len(pictures)} images: pass one, or one for each image")
-        return [_box_in(picture, one) for picture, one in zip(pictures, crops, strict=True)]
+        return [_box_in(picture, crop) for picture, crop in zip(pictures, crops, strict=True)]
     explained = size[1], size[0]
     boxes: list[Box | None] = []
     for picture in pictures:

@@ -103,32 +103,32 @@ def _fits(call: Call | None, shape: tuple[int, ...]) -> bool:
     return call.shape_in[1] == shape[1] or call.shape_in[2:] == tuple(shape[2:])
 
 
-def _checked(said: int, shape: tuple[int, ...]) -> int:
-    if isinstance(said, bool) or said not in _SEVERAL:
-        raise InputError(f"dimensions is 1 for signals, 2 for images, 3 for volumes and video, not {said!r}")
-    if len(shape) not in (said + 1, said + 2):
+def _checked(dimensions: int, shape: tuple[int, ...]) -> int:
+    if isinstance(dimensions, bool) or dimensions not in _SEVERAL:
+        raise InputError(f"dimensions is 1 for signals, 2 for images, 3 for volumes and video, not {dimensions!r}")
+    if len(shape) not in (dimensions + 1, dimensions + 2):
         raise InputError(
-            f"with dimensions={said} the input has shape {shape_in_words(said)}, or the same without N for one alone, "
-            f"not {shape}"
+            f"with dimensions={dimensions} the input has shape {shape_in_words(dimensions)}, or the same without N for "
+            f"one alone, not {shape}"
         )
-    return int(said)
+    return int(dimensions)
 
 
 def _asked(shape: tuple[int, ...]) -> InputError:
-    one, several = len(shape) - 1, len(shape) - 2
+    single, several = len(shape) - 1, len(shape) - 2
     return InputError(
-        f"an input of shape {shape} may be {_SEVERAL[several]} {shape_in_words(several)} or {_ONE[one]} "
-        f"{shape_in_words(one, single=True)}, and the network does not show which: pass dimensions={several} or "
-        f"dimensions={one}"
+        f"an input of shape {shape} may be {_SEVERAL[several]} {shape_in_words(several)} or {_ONE[single]} "
+        f"{shape_in_words(single, single=True)}, and the network does not show which: pass dimensions={several} or "
+        f"dimensions={single}"
     )
 
 
 def _refused(shape: tuple[int, ...], kinds: set[int]) -> InputError:
-    wanted = " or ".join(_SHAPES[kind] for kind in sorted(kinds or {2}))
+    shapes = " or ".join(_SHAPES[kind] for kind in sorted(kinds or {2}))
     if len(shape) == 5:
         return InputError(
-            f"images of this network have shape {wanted}, not {shape}. Where it folds frames into the batch, explain "
+            f"images of this network have shape {shapes}, not {shape}. Where it folds frames into the batch, explain "
             "them one by one; or pass a module that takes (N, channels, frames, height, width), with dimensions=3 and "
             "a callable reshape that makes maps in this order of what the layer outputs"
         )
-    return InputError(f"images must have shape {wanted}, or the same without N for one alone, not {shape}")
+    return InputError(f"images must have shape {shapes}, or the same without N for one alone, not {shape}")

@@ -52,8 +52,8 @@ def hugging_face(name: str, pretrained: bool = True, texts: Sequence[str] | None
         processor = _read(name, lambda: kind.from_pretrained(name, **_NO_CODE))
     preprocessing = _preprocessing(name, processor.image_processor if compares else processor)
     if texts:
-        said = _tokens(processor, config, list(texts))
-        model = ImageAgainstTexts(model, said)
+        tokens = _tokens(processor, config, list(texts))
+        model = ImageAgainstTexts(model, tokens)
         return Classifier(model.eval(), f"hf:{name}", as_class_names(texts), preprocessing)
     if next(iter(inspect.signature(model.forward).parameters), None) != "pixel_values":
         raise ModelError(
@@ -61,7 +61,7 @@ def hugging_face(name: str, pretrained: bool = True, texts: Sequence[str] | None
             "returns a module which does"
         )
     names = known_classes(model, None)
-    unnamed = names is not None and all(one == f"LABEL_{number}" for number, one in enumerate(names))
+    unnamed = names is not None and all(label == f"LABEL_{number}" for number, label in enumerate(names))
     return Classifier(model, f"hf:{name}", None if unnamed else names, preprocessing)
 
 
@@ -82,8 +82,8 @@ def _read(name: str, read: Callable[[], Any]) -> Any:
 def _model(library: Any, name: str, config: Any, pretrained: bool, compares: bool) -> nn.Module:
     kind = library.AutoModel if compares else library.AutoModelForImageClassification
     if not pretrained:
-        made: nn.Module = seeded(lambda: kind.from_config(config, **_NO_CODE))
-        return made
+        untrained: nn.Module = seeded(lambda: kind.from_config(config, **_NO_CODE))
+        return untrained
     model, info = _read(name, lambda: kind.from_pretrained(name, output_loading_info=True, **_NO_CODE))
     missing = sorted(info["missing_keys"])
     if missing:
@@ -116,16 +116,16 @@ class ImageAgainstTexts(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, texts) how well each text fits each image."""
         texts = {name: getattr(self, f"text_{name}") for name in self._names}
-        found: Tensor = self.model(pixel_values=images, **texts).logits_per_image
-        return found
+        scores: Tensor = self.model(pixel_values=images, **texts).logits_per_image
+        return scores
 
     def _remember_texts(self) -> None:
         """Read the texts once instead of in every pass, if that makes no difference."""
         reader = getattr(self.model, "text_model", None)
         if not isinstance(reader, nn.Module):
             return
-        seen: list[Any] = []
-        handle = reader.register_forward_hook(lambda module, args, output: seen.append(dict(output)))
+        outputs: list[Any] = []
+        handle = reader.register_forward_hook(lambda module, args, output: outputs.append(dict(output)))
         config: Any = self.model.config
         size = int(config.vision_config.image_size)
         image = torch.linspace(-1, 1, 3 * size * size).reshape(1, 3, size, size)
@@ -133,7 +133,7 @@ class ImageAgainstTexts(nn.Module):
             truth = self(image)
             handle.remove()
             try:
-                self.model.text_model = _Remembered(reader, seen[0])
+                self.model.text_model = _Remembered(reader, outputs[0])
                 right = torch.allclose(self(image), truth, atol=1e-5)
             except Exception:  # a reader of another kind
                 right = False
@@ -174,15 +174,15 @@ def _preprocessing(name: str, processor: Any) -> Preprocessing:
     mean = [float(number) for number in (processor.image_mean if normalises else (0.0,) * 3)]
     std = [float(number) for number in (processor.image_std if normalises else (1.0,) * 3)]
     kind = FlippedPreprocessing if getattr(processor, "do_flip_channel_order", False) else Preprocessing
-    found = kind(
+    preprocessing = kind(
         crop or size,
         resize,
         _RESAMPLING.get(int(getattr(processor, "resample", 2) or 0), "bicubic"),
         tuple(number / factor for number in mean),
         tuple(number / factor for number in std),
     )
-    _check_alike(name, found, processor)
-    return found
+    _check_alike(name, preprocessing, processor)
+    return preprocessing
 
 
 def _sizes(processor: Any) -> tuple[tuple[int, int], tuple[int, int] | None, int | None]:
@@ -201,13 +201,13 @@ def _sizes(processor: Any) -> tuple[tuple[int, int], tuple[int, int] | None, int
     return (short, short), crop, int(short)
 
 
-def _check_alike(name: str, found: Preprocessing, processor: Any) -> None:
+def _check_alike(name: str, preprocessing: Preprocessing, processor: Any) -> None:
     ramp = np.linspace(0, 255, 320)
     across, down = np.meshgrid(ramp, ramp[:256])
     image = Image.fromarray(np.stack([across, down, 255 - across / 2 - down / 3], 2).astype(np.uint8))
-    wanted = torch.as_tensor(processor(images=image, return_tensors="pt")["pixel_values"][0]).float()
-    ours = found(image)
-    if ours.shape != wanted.shape or (ours - wanted).abs().mean() > 0.02 * wanted.std():
+    theirs = torch.as_tensor(processor(images=image, return_tensors="pt")["pixel_values"][0]).float()
+    ours = preprocessing(image)
+    if ours.shape != theirs.shape or (ours - theirs).abs().mean() > 0.02 * theirs.std():
         raise ModelError(
             f"the image processor of hf:{name} does more than resize, cut out the centre and normalise; write "
             "path/to/file.py:function, a function that returns a Classifier with a preprocessing of your own"

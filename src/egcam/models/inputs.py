@@ -92,18 +92,18 @@ class ExtraInputs:
 
     def by_row(self) -> list[str]:
         """Where the tensors are that go with the images row by row, as in "inputs[0]"."""
-        found = [name for number, value in enumerate(self.args) for name in self._rows_in(value, f"inputs[{number}]")]
+        places = [name for number, value in enumerate(self.args) for name in self._rows_in(value, f"inputs[{number}]")]
         for key, value in self.kwargs.items():
-            found += self._rows_in(value, f"keywords[{key!r}]")
-        return found
+            places += self._rows_in(value, f"keywords[{key!r}]")
+        return places
 
     def _rows_in(self, value: Any, name: str) -> list[str]:
         if isinstance(value, Tensor):
             return [name] if self._has_rows(value) else []
         if isinstance(value, dict):
-            return [found for key, item in value.items() for found in self._rows_in(item, f"{name}[{key!r}]")]
+            return [inner for key, item in value.items() for inner in self._rows_in(item, f"{name}[{key!r}]")]
         if isinstance(value, tuple | list):
-            return [found for place, item in enumerate(value) for found in self._rows_in(item, f"{name}[{place}]")]
+            return [inner for place, item in enumerate(value) for inner in self._rows_in(item, f"{name}[{place}]")]
         return []
 
     def _has_rows(self, tensor: Tensor) -> bool:
@@ -193,7 +193,7 @@ class FromList(nn.Module):
 
 def is_listed(images: object) -> TypeGuard[Sequence[Tensor]]:
     """Whether images come as a list or tuple of tensors, as detectors take them."""
-    return isinstance(images, list | tuple) and bool(images) and all(isinstance(one, Tensor) for one in images)
+    return isinstance(images, list | tuple) and bool(images) and all(isinstance(image, Tensor) for image in images)
 
 
 def stacked(images: Sequence[Tensor]) -> Tensor:

@@ -83,8 +83,8 @@ def _named(model: nn.Module, name: str) -> LayerPoint:
             plain = plain.removeprefix(prefix)
     modules = dict(model.named_modules(remove_duplicate=False))
     if not plain or plain not in modules:
-        known = [known for known in modules if known]
-        raise LayerError(f"the model has no layer {name!r}; {near_misses(plain, known)}")
+        names = [other for other in modules if other]
+        raise LayerError(f"the model has no layer {name!r}; {near_misses(plain, names)}")
     if call and (not call.isdigit() or int(call) < 1):
         raise LayerError(f"layer {name!r}: after the colon comes the number of the call, from 1, e.g. '{plain}:2'")
     return LayerPoint(name if call else plain, modules[plain], int(call) if call else None)
@@ -122,7 +122,7 @@ def parallel_layers(trace: Trace) -> list[str]:
     earlier = trace.ways.sources(chosen[0].node)
     for call in _latest_first(trace):
         apart = call.node >= 0 and call.node not in earlier and _is_feature_map(call, trace)
-        if apart and call.node in trace.ways.beside([one.node for one in chosen]):
+        if apart and call.node in trace.ways.beside([member.node for member in chosen]):
             chosen.append(call)
             earlier |= trace.ways.sources(call.node)
     return [_name_of(call, trace) for call in reversed(chosen)]
@@ -130,10 +130,10 @@ def parallel_layers(trace: Trace) -> list[str]:
 
 def _latest_first(trace: Trace) -> list[Call]:
     """By when what a call returned was made: a module may hand on, in a list, what another made long before."""
-    made: dict[tuple[int, int], int] = {}
+    birth: dict[tuple[int, int], int] = {}
     for call in trace.calls:
-        made[call.value] = min(made.get(call.value, call.finished), call.finished)
-    return sorted(trace.calls_on_image, key=lambda call: (-made[call.value], -call.finished))
+        birth[call.value] = min(birth.get(call.value, call.finished), call.finished)
+    return sorted(trace.calls_on_image, key=lambda call: (-birth[call.value], -call.finished))
 
 
 def _last_feature_map(trace: Trace) -> Call:
@@ -179,7 +179,7 @@ def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
     """
     last = last_spatial_layer(trace)  # refuses networks that have no such layers, and says why
     whole = sum(call.multiplications for call in trace.calls)
-    found: dict[str, FeatureLayer] = {}
+    layers: dict[str, FeatureLayer] = {}
     for call in trace.calls_on_image:
         if not _is_map_like(call, trace) or not (_is_between_blocks(call, model, trace) or call.name == last):
             continue
@@ -187,8 +187,8 @@ def feature_layers(model: nn.Module, trace: Trace) -> list[FeatureLayer]:
             name = _name_of(call, trace)
             after = sum(other.multiplications for other in trace.calls if other.started > call.finished)
             channels, *size = trace.map_shape(call)
-            found[name] = FeatureLayer(name, channels, tuple(size), after / max(1, whole))
-    return list(found.values())
+            layers[name] = FeatureLayer(name, channels, tuple(size), after / max(1, whole))
+    return list(layers.values())
 
 
 def _is_between_blocks(call: Call, model: nn.Module, trace: Trace) -> bool:
@@ -242,8 +242,8 @@ def inner_layer(model: nn.Module, trace: Trace) -> str:
     coarsest = areas.get(last, min(areas.values(), default=0))
     if any(_bends_maps(call, trace) for call in after):
         same = [name for name, area in areas.items() if area == coarsest]
-        seen = [name for name in same if any(_joins_places(call, model) for call in _calls_after(name, trace))]
-        return seen[-1] if seen else last
+        followed = [name for name in same if any(_joins_places(call, model) for call in _calls_after(name, trace))]
+        return followed[-1] if followed else last
     finest = prod(trace.image_size) / 2 ** len(trace.image_size)
     finer = [area for area in areas.values() if coarsest < area <= finest]
     return [name for name, area in areas.items() if area == min(finer)][-1] if finer else last

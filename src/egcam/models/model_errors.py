@@ -30,12 +30,12 @@ def model_error(error: Exception, model: nn.Module, images: Tensor, extra: Extra
             "explain the network it was exported from, or export it with a dynamic batch dimension"
         )
     # Errors of kinds of their own say what they mean, and are told apart by it.
-    own = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
-    if own is None:
+    cause = _own_error(model, images, extra) if type(error) in _OF_TORCH else None
+    if cause is None:
         return None
     return InputError(
-        f"the model alone, without egcam, raises an error with images {tuple(images.shape)}: {one_line(own)}"
-        f"{_hint(model, images, extra.listed, own)}"
+        f"the model alone, without egcam, raises an error with images {tuple(images.shape)}: {one_line(cause)}"
+        f"{_hint(model, images, extra.listed, cause)}"
     )
 
 
@@ -55,7 +55,7 @@ def _hint(model: nn.Module, images: Tensor, is_list: bool, error: Exception) -> 
         return ". If it takes a batch rather than a list, pass torch.stack(images)"
     if isinstance(error, TypeError) and "missing" in str(error):
         return ". Pass its further inputs, inputs=(…,) or keywords={…}"
-    first = next(((name, one) for name, one in model.named_modules() if isinstance(one, _CONVOLUTIONS)), None)
+    first = next(((name, module) for name, module in model.named_modules() if isinstance(module, _CONVOLUTIONS)), None)
     if first is None or images.ndim < 3 or first[1].in_channels == images.shape[1]:
         return ""
     places = ", ".join(["-1"] * (images.ndim - 2))
@@ -73,8 +73,8 @@ def check_rows(model: nn.Module, images: Tensor, extra: ExtraInputs) -> None:
     names = extra.by_row()
     if not names:
         return
-    one, two = (_columns(model, images, extra, count) for count in (1, 2))
-    if one is None or two is None or one == two:
+    single, double = (_columns(model, images, extra, count) for count in (1, 2))
+    if single is None or double is None or single == double:
         return
     raise InputError(
         f"{' or '.join(names)} has as many rows as there are images ({extra.count}), but not one for each image: every "
@@ -89,10 +89,10 @@ def _columns(model: nn.Module, images: Tensor, extra: ExtraInputs, count: int) -
     None if the model fails: the real pass will report the error.
     """
     args, kwargs = extra.rows(torch.zeros(count, dtype=torch.long, device="cpu"))
-    given = (extra.images(images[:1].detach().expand(count, *images.shape[1:]).clone()), *args)
+    inputs = (extra.images(images[:1].detach().expand(count, *images.shape[1:]).clone()), *args)
     with untouched(model, images.device), torch.no_grad():
         try:
-            output = model(*given, **kwargs)
+            output = model(*inputs, **kwargs)
         except Exception:
             return None
     return [tuple(tensor.shape[1:]) for tensor in tensors_in(output) if tensor.ndim and len(tensor) == count]

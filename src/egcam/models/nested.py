@@ -66,8 +66,8 @@ def named_or_only(output: Any, keys: Iterable[str], fits: Callable[[Tensor], boo
         what: is looked for, for the error.
         target: the target that could read it from a named part.
     """
-    found = [output[key] for key in keys if key in output] if isinstance(output, Mapping) else []
-    by_name = [one for one in found if isinstance(one, Tensor) and fits(one)]
+    named = [output[key] for key in keys if key in output] if isinstance(output, Mapping) else []
+    by_name = [one for one in named if isinstance(one, Tensor) and fits(one)]
     possible = by_name[:1] or [tensor for tensor in tensors_in(output) if fits(tensor)]
     if len(possible) == 1:
         return possible[0]

@@ -135,8 +135,8 @@ def seen_at(way: Way, plain: Tensor, image: Tensor, run: Run) -> str:
     if look is None:
         return "nothing"
     places, at = _places_and_cells(look, way)
-    wanted = torch.tensor([0.3 if axis % 2 == 0 else 0.8 for axis in range(len(places))], dtype=torch.float64)
-    cell = int((places - wanted[:, None]).square().sum(0).argmin())
+    corner = torch.tensor([0.3 if axis % 2 == 0 else 0.8 for axis in range(len(places))], dtype=torch.float64)
+    cell = int((places - corner[:, None]).square().sum(0).argmin())
     return f"what lies about {_in_words(places[:, cell])} of the image changes the map at {_in_words(at[:, cell])}"
 
 
@@ -230,8 +230,8 @@ def _centres(look: _Look, changes: Tensor) -> tuple[Tensor, Tensor]:
     """
     middles, reaches = [], []
     for axis, nodes in enumerate(look.nodes):
-        own = look.of_axis(axis, changes)
-        weights = own / own.sum(0)
+        energies = look.of_axis(axis, changes)
+        weights = energies / energies.sum(0)
         middle = nodes @ weights
         # A point between two nodes, too, shows in both of their windows.
         after = torch.searchsorted(nodes, middle.nan_to_num(0.5).contiguous()).clamp(1, len(nodes) - 1)
@@ -252,8 +252,8 @@ def _in_order(look: _Look, way: Way) -> Way:
     follows: dict[int, list[float]] = {axis: _followed(look, axis).tolist() for axis in axes}
 
     def shown(order: tuple[int, ...]) -> float:
-        own = sum(abs(follows[axis][place]) for place, axis in enumerate(order[1:]))
-        return own - _ANOTHER_AXIS * (order[0] != usual.axes[0])
+        followed = sum(abs(follows[axis][place]) for place, axis in enumerate(order[1:]))
+        return followed - _ANOTHER_AXIS * (order[0] != usual.axes[0])
 
     orders = permutations(axes, 1 + len(look.nodes))
     best = max(orders, key=lambda order: (shown(order), order == usual.axes))
@@ -500,12 +500,12 @@ def _extent(axis: int, cell: float, image: Tensor, run: Run) -> tuple[float, flo
     if is_seen(numbers < cell / 4 * side) and is_seen(numbers >= (1 - cell) * side):
         return 0.0, 1.0
 
-    def unseen(seen: Callable[[int], bool]) -> int:
+    def unseen(is_seen_beyond: Callable[[int], bool]) -> int:
         """The most pixels at an end of which nothing comes through."""
         few, many = 0, side
         while many - few > 1:
             between = (few + many) // 2
-            few, many = (few, between) if seen(between) else (between, many)
+            few, many = (few, between) if is_seen_beyond(between) else (between, many)
         return few
 
     low = unseen(lambda count: is_seen(numbers < count))
@@ -523,5 +523,5 @@ def _is_spread(look: _Look, changes: Tensor, axis: int, low: float, high: float)
     at = _middles(len(middles))
     slope = (middles[kept] * (at[kept] - at[kept].mean())).sum() / (at[kept] - at[kept].mean()).square().sum()
     spread = low + (high - low) * at
-    own, cropped = ((middles - where)[kept].square().sum() for where in (at, spread))
-    return bool(slope > 0.1) and bool(cropped < own)
+    uncropped, cropped = ((middles - where)[kept].square().sum() for where in (at, spread))
+    return bool(slope > 0.1) and bool(cropped < uncropped)

@@ -50,17 +50,17 @@ def load(
     name = DEFAULTS[kind] if name is None else name
     place = device_called(device)
     is_own = name.endswith(".py") or ".py:" in name
-    found = own_network(name) if is_own else _torchvision(kind, name, weights)
+    network = own_network(name) if is_own else _torchvision(kind, name, weights)
     if weights is not None and str(weights) != RANDOM:
-        fill(found.model, read_state(Path(weights)), name, str(weights))
+        fill(network.model, read_state(Path(weights)), name, str(weights))
     if is_own and kind == "detection":
-        found = replace(found, preprocessing=_AS_THEY_ARE)
+        network = replace(network, preprocessing=_AS_THEY_ARE)
     if classes is not None:
-        found = replace(found, classes=as_class_names(classes))
-    elif found.classes is None:
-        found = replace(found, classes=known_classes(found.model, None))
-    found.model.to(place).eval()
-    return replace(found, model=FromList(found.model)) if kind == "detection" else found
+        network = replace(network, classes=as_class_names(classes))
+    elif network.classes is None:
+        network = replace(network, classes=known_classes(network.model, None))
+    network.model.to(place).eval()
+    return replace(network, model=FromList(network.model)) if kind == "detection" else network
 
 
 def names(kind: Kind) -> list[str]:
@@ -79,10 +79,10 @@ def fitted_to(network: Classifier, photograph: Image.Image, kind: Kind) -> Class
 
 
 def _torchvision(kind: Kind, name: str, weights: str | Path | None) -> Classifier:
-    known = names(kind)
-    if name not in known:
+    offered = names(kind)
+    if name not in offered:
         raise ModelError(
-            f"there is no network for {kind} called {name!r}; {near_misses(name, known)} To load your own, pass "
+            f"there is no network for {kind} called {name!r}; {near_misses(name, offered)} To load your own, pass "
             "path/to/file.py:function"
         )
     from torchvision import models

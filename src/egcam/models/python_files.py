@@ -35,7 +35,7 @@ def import_file(file: Path, name: str) -> ModuleType:
     folder = str(file.parent.resolve())
     # Dataclasses look their module up by name.
     sys.modules[name] = module
-    for neighbour in [known for known, where in _neighbours.items() if where != folder]:
+    for neighbour in [stale for stale, where in _neighbours.items() if where != folder]:
         sys.modules.pop(neighbour, None)
         del _neighbours[neighbour]
     before = set(sys.modules)

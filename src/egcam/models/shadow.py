@@ -15,12 +15,12 @@ def shallow(module: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module
         module: the module.
         kind: the copy's class; None is the module's.
     """
-    wanted: Any = kind or type(module)
-    silent = _without_finaliser(wanted)
+    target: Any = kind or type(module)
+    silent = _without_finaliser(target)
     copy: nn.Module = silent.__new__(silent)
     copy.__dict__ = dict(module.__dict__)
-    for own in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
-        copy.__dict__[own] = type(module.__dict__[own])(module.__dict__[own])
+    for attribute in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
+        copy.__dict__[attribute] = type(module.__dict__[attribute])(module.__dict__[attribute])
     return copy
 
 
@@ -76,10 +76,10 @@ def replace_modules(model: nn.Module, replacements: dict[int, nn.Module]) -> nn.
     return copies.get(id(model), model)
 
 
-def _holds_any(module: nn.Module, known: dict[int, bool]) -> bool:
+def _holds_any(module: nn.Module, answers: dict[int, bool]) -> bool:
     """Whether a module is, or contains, one marked True in `known`; records the answer for every module it visits."""
-    if id(module) not in known:
-        known[id(module)] = False  # stops at cycles
-        within = [_holds_any(child, known) for child in module._modules.values() if child is not None]
-        known[id(module)] = any(within)
-    return known[id(module)]
+    if id(module) not in answers:
+        answers[id(module)] = False  # stops at cycles
+        within = [_holds_any(child, answers) for child in module._modules.values() if child is not None]
+        answers[id(module)] = any(within)
+    return answers[id(module)]

@@ -97,13 +97,13 @@ class InSetting(ImageTarget):
 
     def settled(self, setting: Setting) -> Self:
         """With the class names and score of the explainer, unless it has its own, and the images' size."""
-        own = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        known = {
-            "classes": setting.classes if own.get("classes") is None else own["classes"],
-            "score": own.get("score") or setting.score,
-            "size": setting.size or own.get("size"),
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        filled = {
+            "classes": setting.classes if values.get("classes") is None else values["classes"],
+            "score": values.get("score") or setting.score,
+            "size": setting.size or values.get("size"),
         }
-        return dataclasses.replace(self, **{name: value for name, value in known.items() if name in own})
+        return dataclasses.replace(self, **{name: value for name, value in filled.items() if name in values})
 
 
 class ForeignTarget(ImageTarget):
@@ -117,14 +117,14 @@ class ForeignTarget(ImageTarget):
 
     def __call__(self, output: Any) -> Tensor:
         """The number."""
-        found = self.function(_tensor_of(output) if is_pytorch_grad_cams(self.function) else output)
-        if not isinstance(found, Tensor) or found.numel() != 1:
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        number = self.function(_tensor_of(output) if is_pytorch_grad_cams(self.function) else output)
+        if not isinstance(number, Tensor) or number.numel() != 1:
+            got = tuple(number.shape) if isinstance(number, Tensor) else type(number).__name__
             raise TargetError(
                 f"{_name(self.function)} returned {got} for one image; a target in a list gets one image's part of the "
                 "output and returns one number"
             )
-        return found.reshape(())
+        return number.reshape(())
 
     @property
     def description(self) -> str:
@@ -242,7 +242,7 @@ class Contrast(InSetting):
 
     def __call__(self, output: Any) -> Tensor:
         """The difference of the two logits in one image's output."""
-        first, second = (_class_score(output, one, "logit", self.classes) for one in (self.a, self.b))
+        first, second = (_class_score(output, label, "logit", self.classes) for label in (self.a, self.b))
         return first - second
 
     @property
@@ -320,23 +320,23 @@ class Targets:
             self.are_classes = False
             return
         listed = _one_per_image(target, count)
-        plain = [_as_class(one, score) for one in listed]
-        if all(one is not NO_CLASS for one in plain):
+        plain = [_as_class(item, score) for item in listed]
+        if all(item is not NO_CLASS for item in plain):
             self.wanted = plain
         else:
-            given = dataclasses.replace(setting or Setting(), score=score, classes=classes)
-            self.by_image = _settled([_as_image_target(one) for one in listed], given)
+            settings = dataclasses.replace(setting or Setting(), score=score, classes=classes)
+            self.by_image = _settled([_as_image_target(item) for item in listed], settings)
             self.are_classes = False
 
     @property
     def are_of_embeddings(self) -> bool:
         """Whether all that is read are embeddings, so that the output's numbers are no classes."""
-        return bool(self.by_image) and all(one.reads_embedding for one in self.by_image)
+        return bool(self.by_image) and all(item.reads_embedding for item in self.by_image)
 
     @property
     def places(self) -> Places | None:
         """Of what single places of an image the targets speak, if any does."""
-        return next((one.places for one in self.by_image if one.places is not None), None)
+        return next((item.places for item in self.by_image if item.places is not None), None)
 
     def why_zero(self, image: int) -> str | None:
         """What a score of exactly 0 means for an image, if it means something."""
@@ -377,13 +377,13 @@ class Targets:
         if logits is None or predictions is None or not self.are_classes:
             return None, predictions, outputs
         chosen = []
-        for one in self.wanted:
-            index = class_index(one, self.classes, logits.shape[1]) if isinstance(one, str) else one
+        for item in self.wanted:
+            index = class_index(item, self.classes, logits.shape[1]) if isinstance(item, str) else item
             if index is not None and not 0 <= index < logits.shape[1]:
                 raise out_of_range(index, logits.shape[1])
             chosen.append(-1 if index is None else index)
-        given = torch.tensor(chosen, device=logits.device)
-        return torch.where(given < 0, predictions, given), predictions, outputs
+        indices = torch.tensor(chosen, device=logits.device)
+        return torch.where(indices < 0, predictions, indices), predictions, outputs
 
     def scores(self, output: object, indices: Tensor | None, count: int, image_of_row: Tensor | None = None) -> Tensor:
         """(B,) the number explained for each of B rows, of classes `indices`; None with a callable target.
@@ -392,8 +392,8 @@ class Targets:
         """
         if self.by_image:
             images = range(count) if image_of_row is None else image_of_row.tolist()
-            found = [self.by_image[image].of_row(output, count, row).reshape(()) for row, image in enumerate(images)]
-            return torch.stack(found)
+            numbers = [self.by_image[image].of_row(output, count, row).reshape(()) for row, image in enumerate(images)]
+            return torch.stack(numbers)
         if self.function is not None:
             scores = self.function(output)
             if not isinstance(scores, Tensor) or scores.shape != (count,):
@@ -415,35 +415,35 @@ def _is_function(target: object) -> TypeGuard[TargetCallable]:
     return callable(target) and not isinstance(target, Tensor | str)
 
 
-def _as_class(one: OneTarget | TargetCallable, score: Score) -> Any:
+def _as_class(target: OneTarget | TargetCallable, score: Score) -> Any:
     """The class that a target stands for, or a mark that it stands for none."""
-    if isinstance(one, ImageTarget):
-        return one.as_class(score)
-    return NO_CLASS if _is_function(one) else one
+    if isinstance(target, ImageTarget):
+        return target.as_class(score)
+    return NO_CLASS if _is_function(target) else target
 
 
-def _as_image_target(one: OneTarget | TargetCallable) -> ImageTarget:
-    if isinstance(one, ImageTarget):
-        return one
-    if callable(one):
-        return ForeignTarget(one)
-    if one is None:
+def _as_image_target(target: OneTarget | TargetCallable) -> ImageTarget:
+    if isinstance(target, ImageTarget):
+        return target
+    if callable(target):
+        return ForeignTarget(target)
+    if target is None:
         raise TargetError(
             "None is the predicted class, which cannot stand in a list with targets that are no classes: name the "
             "class, e.g. egcam.targets.Class(3)"
         )
     from egcam.models.targets import Class  # which reads classes as this module does
 
-    return Class(one)
+    return Class(target)
 
 
 def _settled(targets: list[ImageTarget], setting: Setting) -> list[ImageTarget]:
     """Each target settled, once for all images that share it."""
-    known: dict[int, ImageTarget] = {}
-    for one in targets:
-        if id(one) not in known:
-            known[id(one)] = one.settled(setting)
-    return [known[id(one)] for one in targets]
+    by_object: dict[int, ImageTarget] = {}
+    for target in targets:
+        if id(target) not in by_object:
+            by_object[id(target)] = target.settled(setting)
+    return [by_object[id(target)] for target in targets]
 
 
 def of_images(target: Target, images: slice | Sequence[int] | Tensor) -> Target:

@@ -149,11 +149,11 @@ class Trace:
     def _keys(self) -> dict[int, CallKey]:
         """Each call, by when it started, as a module's first, second, ... call."""
         times: defaultdict[str, int] = defaultdict(int)
-        found: dict[int, CallKey] = {}
+        keys: dict[int, CallKey] = {}
         for call in self.calls:
             times[call.name] += 1
-            found[call.started] = (call.name, times[call.name])
-        return found
+            keys[call.started] = (call.name, times[call.name])
+        return keys
 
     @cached_property
     def _reached(self) -> dict[CallKey, Tensor]:
@@ -279,7 +279,7 @@ def _places_in(output: object, axes: int) -> Places | None:
     """What of single places of an image with so many axes an output speaks of: detections, a map, or neither."""
     if isinstance(output, list) and output and isinstance(output[0], Mapping):
         return "boxes" if "boxes" in output[0] else None
-    if isinstance(output, list) and output and all(_shape_of(one)[1:] == (6,) for one in output):
+    if isinstance(output, list) and output and all(_shape_of(rows)[1:] == (6,) for rows in output):
         return "boxes"
     if isinstance(output, Mapping):
         if "pred_boxes" in output:
@@ -288,8 +288,8 @@ def _places_in(output: object, axes: int) -> Places | None:
     first = output[0] if isinstance(output, tuple) and output and not hasattr(output, "_fields") else output
     if _class_count(output) is not None:
         return None
-    found = len(_shape_of(first))
-    return "map" if found == axes + 2 else "boxes" if (found, axes) == (3, 2) else None
+    dimensions = len(_shape_of(first))
+    return "map" if dimensions == axes + 2 else "boxes" if (dimensions, axes) == (3, 2) else None
 
 
 def _shape_of(value: object) -> tuple[int, ...]:
@@ -408,11 +408,15 @@ def _weight(module: nn.Module, output: Tensor) -> Tensor | None:
 
     A norm's weight has one dimension only.
     """
-    own = module._parameters
+    parameters = module._parameters
     made_from = getattr(module, "parametrizations", {})
     parts = [*(made_from["weight"].parameters() if "weight" in made_from else ())]
-    parts += [one for name in ("weight", "weight_v", "weight_orig") if (one := own.get(name)) is not None]
+    parts += [part for name in ("weight", "weight_v", "weight_orig") if (part := parameters.get(name)) is not None]
     if not parts and output.ndim == 2 and not module._modules:
-        parts = [one for one in own.values() if one is not None and one.ndim == 2 and output.shape[1] in one.shape]
-    parts = [one for one in parts if one.ndim >= 2 and len(one)]
-    return max(parts, key=lambda one: one.numel(), default=None)
+        parts = [
+            part
+            for part in parameters.values()
+            if part is not None and part.ndim == 2 and output.shape[1] in part.shape
+        ]
+    parts = [part for part in parts if part.ndim >= 2 and len(part)]
+    return max(parts, key=lambda part: part.numel(), default=None)

@@ -43,11 +43,11 @@ def weights_of(model: nn.Module) -> Weights:
             places.append((place, version, tensor.dtype, tensor.device))
             if readable:
                 kinds.setdefault((tensor.dtype, tensor.device), []).append(_some_numbers(tensor.detach()))
-    found = sha256("".join(names).encode())
+    digest = sha256("".join(names).encode())
     for parts in kinds.values():
         # One copy from the device for all tensors of a kind.
-        found.update(bytes_of(torch.cat(parts)))
-    return Weights(found.hexdigest()[:CHECKSUM_DIGITS], tuple(places))
+        digest.update(bytes_of(torch.cat(parts)))
+    return Weights(digest.hexdigest()[:CHECKSUM_DIGITS], tuple(places))
 
 
 def _some_numbers(tensor: Tensor) -> Tensor:

@@ -63,19 +63,19 @@ def _bare(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], name: str, file: str) -> None:
     """Load a state into a model; `name` and `file` are for the error, which shows keys that do not fit."""
-    wanted = model.state_dict()
+    expected = model.state_dict()
     if "densenet" in name:
         # torchvision's published files still have the names its first DenseNet used.
         old = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
         state = {old.sub(r"\1\2.", key): value for key, value in state.items()}
-    elif set(state).isdisjoint(wanted) and all(key.startswith("model.") for key in wanted):
+    elif set(state).isdisjoint(expected) and all(key.startswith("model.") for key in expected):
         state = {f"model.{key}": value for key, value in state.items()}
     counters = "num_batches_tracked"
-    missing = [key for key in wanted if key not in state and not key.endswith(counters)]
-    unknown = [key for key in state if key not in wanted]
+    missing = [key for key in expected if key not in state and not key.endswith(counters)]
+    unknown = [key for key in state if key not in expected]
     shapes = [
         f"{key} is {tuple(state[key].shape)} in the file and {tuple(value.shape)} in the model"
-        for key, value in wanted.items()
+        for key, value in expected.items()
         if key in state and state[key].shape != value.shape
     ]
     parts = [("missing", missing), ("unknown to the model", unknown), ("of another shape", shapes)]

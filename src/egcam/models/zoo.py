@@ -210,13 +210,13 @@ def _torchvision(name: str, state: Mapping[str, Tensor] | None, pretrained: bool
     from torchvision import models as torchvision_models
 
     published = torchvision_models.get_model_weights(name).DEFAULT
-    seen = published.transforms()
+    transforms = published.transforms()
     preprocessing = Preprocessing(
-        (seen.crop_size[0], seen.crop_size[-1]),
-        seen.resize_size[0],
-        seen.interpolation.value,
-        tuple(seen.mean),
-        tuple(seen.std),
+        (transforms.crop_size[0], transforms.crop_size[-1]),
+        transforms.resize_size[0],
+        transforms.interpolation.value,
+        tuple(transforms.mean),
+        tuple(transforms.std),
     )
     count = outputs(state, len(published.meta["categories"]))
     options = {"num_classes": count, **_TORCHVISION_OPTIONS.get(name, {})}
@@ -255,15 +255,15 @@ def _timm(name: str, state: Mapping[str, Tensor] | None, pretrained: bool) -> Cl
     else:
         options = {} if state is None else {"num_classes": outputs(state, 1000)}
         model = seeded(lambda: timm.create_model(name, **options))
-    wanted = timm.data.resolve_model_data_config(model)
-    height, width = wanted["input_size"][-2:]
-    squeezed = wanted.get("crop_mode") == "squash"
+    config = timm.data.resolve_model_data_config(model)
+    height, width = config["input_size"][-2:]
+    squeezed = config.get("crop_mode") == "squash"
     preprocessing = Preprocessing(
         (height, width),
-        None if squeezed else int(min(height, width) / wanted["crop_pct"]),
-        wanted["interpolation"] if wanted["interpolation"] in ("bilinear", "nearest", "lanczos") else "bicubic",
-        tuple(wanted["mean"]),
-        tuple(wanted["std"]),
+        None if squeezed else int(min(height, width) / config["crop_pct"]),
+        config["interpolation"] if config["interpolation"] in ("bilinear", "nearest", "lanczos") else "bicubic",
+        tuple(config["mean"]),
+        tuple(config["std"]),
     )
     return Classifier(model, f"timm/{name}", _imagenet(int(getattr(model, "num_classes", 0))), preprocessing)
 
@@ -288,12 +288,12 @@ def own_network(name: str) -> Classifier:
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise ModelError(f"{where} has no function {function_name!r}; {near_misses(function_name, functions)}")
     with _explained(f"{name} raised"):
-        made = function()
-    if isinstance(made, nn.Module):
-        return Classifier(made, name)
-    if not isinstance(made, Classifier):
-        raise ModelError(f"{name} returned a {type(made).__name__}: return a torch.nn.Module or egcam's Classifier")
-    return made
+        result = function()
+    if isinstance(result, nn.Module):
+        return Classifier(result, name)
+    if not isinstance(result, Classifier):
+        raise ModelError(f"{name} returned a {type(result).__name__}: return a torch.nn.Module or egcam's Classifier")
+    return result
 
 
 @contextmanager

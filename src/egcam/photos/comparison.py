@@ -68,7 +68,7 @@ class Comparison:
         """The photograph, every method's overlay and the predictions, labelled for a grid."""
         names = [prediction.name for prediction in self.predictions]
         shares = [prediction.probability for prediction in self.predictions]
-        said = f"{self.target.name}, {self.target.probability:.1%}"
+        name = f"{self.target.name}, {self.target.probability:.1%}"
         overlays = [
             Tile(
                 result.overlay(sharpness),
@@ -78,7 +78,7 @@ class Comparison:
             for result in self.results
         ]
         chart = Tile(bars(names, shares, side), f"top {len(names)} predictions", self.model)
-        return [Tile(self.photograph, "photograph", said), *overlays, chart]
+        return [Tile(self.photograph, "photograph", name), *overlays, chart]
 
     def picture(self, columns: int | None = None, side: int = 280, sharpness: float = 1.0) -> Image.Image:
         """Everything in one labelled grid; `sharpness` is an exponent of the overlays."""
@@ -114,14 +114,14 @@ def compare(
     """
     images = classifier.images(image)
     predictions = classifier.predict(images)
-    wanted = classifier.chosen(predictions, target)
+    prediction = classifier.chosen(predictions, target)
     photograph = classifier.crop(image)
     skipped: dict[str, str] = {}
     explained = explained_by_each(
-        classifier, images, methods, wanted.index, options, skipped if skip else None, progress
+        classifier, images, methods, prediction.index, options, skipped if skip else None, progress
     )
     results = tuple(Result(method, explanation, photograph, seconds) for method, explanation, seconds in explained)
-    return Comparison(title, photograph, classifier.name, wanted, tuple(predictions[:5]), results, skipped)
+    return Comparison(title, photograph, classifier.name, prediction, tuple(predictions[:5]), results, skipped)
 
 
 def explained_by_each(

@@ -139,7 +139,9 @@ def run_demo(
     classifier = load(EMBEDDED)
     options = {"seed": 0, "samples": _QUICK_SAMPLES if quick else None}
     # The embedded network has no attention. What takes hundreds of passes is no demonstration.
-    names = [one.name for one in records() if not one.package and one.group != "attention" and not one.slow]
+    names = [
+        record.name for record in records() if not record.package and record.group != "attention" and not record.slow
+    ]
     names = [name for name in names if name not in _MAIN]
     pictures = [photograph.read() for photograph in photographs]
     found = [
@@ -176,10 +178,12 @@ def _compared(
     last = [name for name in methods if name in _AT_THE_LAST_LAYER]
     inner = [name for name in methods if name not in _AT_THE_LAST_LAYER]
     first = compare(classifier, image, last, title, options=options, skip=True)
-    found = compare(
+    comparison = compare(
         classifier, image, inner, title, options={**options, "layer": "inner"}, skip=True, progress=progress
     )
-    return replace(found, results=(*first.results, *found.results), skipped={**first.skipped, **found.skipped})
+    return replace(
+        comparison, results=(*first.results, *comparison.results), skipped={**first.skipped, **comparison.skipped}
+    )
 
 
 def _behind_a_wall(
@@ -191,10 +195,10 @@ def _behind_a_wall(
     trial = walls_trial(classifier.model, images, slope.layer, rows=slope.maps.shape[-2] // 3)
     walled = replace(classifier, model=trial.model, layer=trial.layer)
     tiles = []
-    for one, truth in zip(found, trial.truth.cpu(), strict=True):
-        seen = Image.fromarray((255 * truth.numpy()).astype(np.uint8)).resize(one.photograph.size)
-        dark = one.photograph.point(lambda value: value // 3)
-        tiles.append([Tile(Image.composite(one.photograph, dark, seen), "the network sees the upper part", "")])
+    for comparison, truth in zip(found, trial.truth.cpu(), strict=True):
+        mask = Image.fromarray((255 * truth.numpy()).astype(np.uint8)).resize(comparison.photograph.size)
+        dark = comparison.photograph.point(lambda value: value // 3)
+        tiles.append([Tile(Image.composite(comparison.photograph, dark, mask), "the network sees the upper part", "")])
     for name in _MAIN:
         explained = walled.explain(images, name, trial.targets, **walled.options_for(name, options))
         shares = trial.score(explained.maps.cpu()).tolist()
@@ -235,7 +239,7 @@ def _write(folder: Path, sections: Sequence[Section]) -> tuple[Path, Path]:
         known=known_answers(),
         known_caption=KNOWN,
         footer=f"Made by egcam {__version__} with {EMBEDDED}. The photographs come with scikit-image.",
-        highlight=[one.name for one in records() if one.highlight],
+        highlight=[record.name for record in records() if record.highlight],
     )
     web_page.write_text(html, encoding="utf-8")
     return gallery, web_page

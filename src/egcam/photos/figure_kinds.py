@@ -74,9 +74,9 @@ class Request:
     def explain(self, targets: Tensor | None = None) -> tuple[dict[str, Explanation], dict[str, str]]:
         """Every method on the photographs, and why a method is left out."""
         skipped: dict[str, str] = {}
-        wanted = self.targets if targets is None else targets
+        targets_here = self.targets if targets is None else targets
         explained = explained_by_each(
-            *(self.classifier, self.images, self.methods, wanted, self.options),
+            *(self.classifier, self.images, self.methods, targets_here, self.options),
             skipped if self.everything else None,
             self.progress,
         )
@@ -124,8 +124,8 @@ def read_photograph(
     image = read_image(file)
     inside = None if mask is None else _read_mask(mask, image, classifier)
     pixels = classifier.preprocess(image)
-    wanted = classifier.chosen(classifier.predict(pixels), target)
-    return Photograph(file, classifier.crop(image), pixels, wanted, inside)
+    prediction = classifier.chosen(classifier.predict(pixels), target)
+    return Photograph(file, classifier.crop(image), pixels, prediction, inside)
 
 
 def _read_mask(file: Path, image: Image, classifier: Classifier) -> Tensor:

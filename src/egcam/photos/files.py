@@ -57,10 +57,10 @@ def find_images(paths: Iterable[str | Path], recursive: bool = False) -> list[Pa
         >>> [file.name for file in find_images(["cat.png", "dog.jpg", "cat.png"])]
         ['cat.png', 'dog.jpg']
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
-        found += (images_in(path, recursive) or [path]) if path.is_dir() else [path]
-    return list(dict.fromkeys(found))
+        files += (images_in(path, recursive) or [path]) if path.is_dir() else [path]
+    return list(dict.fromkeys(files))
 
 
 def images_in(folder: Path, recursive: bool = False) -> list[Path]:
@@ -127,9 +127,10 @@ def _plain(strip: Image.Image, deep: tuple[float, float] | None) -> Image.Image:
 def _depth(image: Image.Image) -> tuple[float, float]:
     """What becomes black, and how much above it white: the 16-bit range, floats in [0, 1], else the range in use."""
     ends = [
-        (float(numbers.min()), float(numbers.max())) for numbers in map(_numbers, (one for one, _ in _strips(image)))
+        (float(numbers.min()), float(numbers.max()))
+        for numbers in map(_numbers, (strip for strip, _ in _strips(image)))
     ]
-    low, high = min(one for one, _ in ends), max(one for _, one in ends)
+    low, high = min(least for least, _ in ends), max(most for _, most in ends)
     if low < 0 or high > _SIXTEEN_BITS:
         return low, max(high - low, 1e-300)
     if image.mode == "F":

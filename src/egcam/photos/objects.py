@@ -63,13 +63,13 @@ class FoundObject:
     def as_dict(self) -> dict[str, Any]:
         """For JSON; boxes in shares of the photograph's width and height."""
         height, width = self.size
-        found: dict[str, Any] = {"label": self.label, "name": self.name, "score": round(self.score, 6)}
+        entry: dict[str, Any] = {"label": self.label, "name": self.name, "score": round(self.score, 6)}
         if self.box is not None:
             sides = (width, height, width, height)
-            found["box"] = [round(corner / side, 6) for corner, side in zip(self.box, sides, strict=True)]
+            entry["box"] = [round(corner / side, 6) for corner, side in zip(self.box, sides, strict=True)]
         if self.mask is not None:
-            found["area"] = round(float(self.mask.float().mean()), 6)
-        return found
+            entry["area"] = round(float(self.mask.float().mean()), 6)
+        return entry
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ExplainedObjects:
     def picture(self, sharpness: float = 1.0, side: int = 360) -> Image.Image:
         """The photograph with all objects marked, and beside it each object with its map."""
         marked = self.photograph
-        for number, one in reversed(list(enumerate(self.objects))):
-            marked = one.marked_in(marked, mark_color(number), one.name)
+        for number, item in reversed(list(enumerate(self.objects))):
+            marked = item.marked_in(marked, mark_color(number), item.name)
         count = len(self.objects)
         tiles = [Tile(marked, f"{count} object{'s' if count != 1 else ''}", self.model), *self._overlays(sharpness)]
         method = "" if self.explanation is None else f" · {self.explanation.method} at {_few(self.explanation.layer)}"
@@ -99,15 +99,18 @@ class ExplainedObjects:
             return []
         maps = self.explanation.heatmaps.float().cpu().numpy()
         tiles = []
-        for number, (one, heat) in enumerate(zip(self.objects, maps, strict=True)):
+        for number, (item, heat) in enumerate(zip(self.objects, maps, strict=True)):
             overlay = overlay_image(self.photograph, heat, sharpness=sharpness)
-            detail = "no evidence: the map is zero" if not np.any(heat) else _where(one)
-            tiles.append(Tile(one.marked_in(overlay, mark_color(number)), one.title, detail))
+            detail = "no evidence: the map is zero" if not np.any(heat) else _where(item)
+            tiles.append(Tile(item.marked_in(overlay, mark_color(number)), item.title, detail))
         return tiles
 
 
-def _where(one: FoundObject) -> str:
-    return "why this box?" if one.box is not None else f"why these {float(one.mask.float().mean()):.0%} of the pixels?"  # type: ignore[union-attr]
+def _where(item: FoundObject) -> str:
+    if item.box is not None:
+        return "why this box?"
+    assert item.mask is not None
+    return f"why these {float(item.mask.float().mean()):.0%} of the pixels?"
 
 
 def _few(layer: str) -> str:
@@ -128,24 +131,24 @@ def detected(network: Classifier, image: Tensor, threshold: float, most: int) ->
         threshold: the least score.
         most: how many at most.
     """
-    found = _output(network, image)
-    if not isinstance(found, Mapping) or not {"boxes", "scores", "labels"} <= set(found):
+    output = _output(network, image)
+    if not isinstance(output, Mapping) or not {"boxes", "scores", "labels"} <= set(output):
         raise ModelError(
             f"{network.name} does not answer as a detector: for each image it must return a dictionary of boxes, "
             "scores and labels, as torchvision's detectors do"
         )
     size = (image.shape[-2], image.shape[-1])
-    order = found["scores"].argsort(descending=True)
+    order = output["scores"].argsort(descending=True)
     objects = []
     for place in order[:most].tolist():
-        score, label = float(found["scores"][place]), int(found["labels"][place])
-        left, top, right, bottom = found["boxes"][place].tolist()
+        score, label = float(output["scores"][place]), int(output["labels"][place])
+        left, top, right, bottom = output["boxes"][place].tolist()
         if score >= threshold and left < right and top < bottom:
             objects.append(FoundObject(label, network.class_name(label), score, size, (left, top, right, bottom)))
     return objects
 
 
-def segmented(network: Classifier, image: Tensor, wanted: Sequence[int | str], most: int) -> list[FoundObject]:
+def segmented(network: Classifier, image: Tensor, classes: Sequence[int | str], most: int) -> list[FoundObject]:
     """The classes that a segmenter finds in an image (C, H, W), the largest first; a pixel is of its likeliest class.
 
     Args:
@@ -158,7 +161,7 @@ def segmented(network: Classifier, image: Tensor, wanted: Sequence[int | str], m
     size = (image.shape[-2], image.shape[-1])
     chances = functional.interpolate(maps, size=size, mode="bilinear", align_corners=False)[0].softmax(0)
     likeliest = chances.argmax(0)
-    asked = [label_index(one, network.classes, len(chances)) for one in wanted]
+    asked = [label_index(one, network.classes, len(chances)) for one in classes]
     objects = []
     for label in asked or range(len(chances)):
         mask, name = likeliest == label, network.class_name(label)
@@ -205,6 +208,6 @@ def explain_objects(
     if not objects:
         return ExplainedObjects(title, picture, network.name, (), None)
     images = network.images(photograph).expand(len(objects), -1, -1, -1)
-    targets = [one.target for one in objects]
+    targets = [item.target for item in objects]
     ((_, explanation, seconds),) = explained_by_each(network, images, [method], targets, options, progress=progress)
     return ExplainedObjects(title, picture, network.name, tuple(objects), explanation, seconds)

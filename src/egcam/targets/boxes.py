@@ -91,10 +91,10 @@ class Box(InSetting):
 
     def __call__(self, output: Any) -> Tensor:
         """The score of the matching box in one image's output, or 0."""
-        found = self._found(output)
-        place = self.match(found)
+        boxes = self._found(output)
+        place = self.match(boxes)
         # An empty sum is 0 whatever the scores are, and still has a gradient: 0.
-        return found.scores[:0].sum() if place is None else found.scores[place]
+        return boxes.scores[:0].sum() if place is None else boxes.scores[place]
 
     def of_row(self, output: Any, count: int, row: int) -> Tensor:
         """The same of a batch; a list of tensors has one for each image."""
@@ -104,13 +104,13 @@ class Box(InSetting):
             output = _only_tensor(output)
         return self(image_part(output, count, row))
 
-    def match(self, found: Found) -> int | None:
+    def match(self, boxes: Found) -> int | None:
         """Which of the found boxes it is."""
         with torch.no_grad():
-            overlap = overlaps(found.boxes.detach(), found.boxes.new_tensor(self.box))
-            possible = found.fits & (overlap >= self.iou)
-            if not found.finished and bool(possible.any()):
-                possible &= found.scores >= found.scores[possible].max() / 2
+            overlap = overlaps(boxes.boxes.detach(), boxes.boxes.new_tensor(self.box))
+            possible = boxes.fits & (overlap >= self.iou)
+            if not boxes.finished and bool(possible.any()):
+                possible &= boxes.scores >= boxes.scores[possible].max() / 2
             if not bool(possible.any()):
                 return None
             return int(overlap.masked_fill(~possible, -1).argmax())
@@ -143,10 +143,10 @@ class Box(InSetting):
                 return self._queries(logits, output["pred_boxes"])
         if isinstance(output, Tensor) and output.ndim == 2:
             return self._table(output)
-        seen = list(output) if isinstance(output, Mapping) else [tuple(one.shape) for one in tensors_in(output)]
+        parts = list(output) if isinstance(output, Mapping) else [tuple(tensor.shape) for tensor in tensors_in(output)]
         raise TargetError(
-            f"no boxes can be read from the model's output (of one image it is a {type(output).__name__} with {seen}): "
-            "it must hold boxes, scores and labels, or pred_logits and pred_boxes, or be a tensor whose layout= is "
+            f"no boxes can be read from the model's output (of one image it is a {type(output).__name__} with {parts})"
+            ": it must hold boxes, scores and labels, or pred_logits and pred_boxes, or be a tensor whose layout= is "
             "given. Pass a callable target that reads it"
         )
 
@@ -167,9 +167,9 @@ class Box(InSetting):
             raise TargetError("DETR's boxes are in shares of the image: pass its size=(height, width)")
         count, names = logits.shape[1], -1 if self.classes is None else len(self.classes)
         if names not in (count - 1, count):
-            said = "its class names are unknown" if names < 0 else f"there are {names} class names"
+            what = "its class names are unknown" if names < 0 else f"there are {names} class names"
             raise TargetError(
-                f"the model returned {count} logits for each box and {said}: pass classes= with "
+                f"the model returned {count} logits for each box and {what}: pass classes= with "
                 f'{count - 1} names if the last logit is "no object", as of DETR, or {count} if all are classes, as of '
                 "RT-DETR and Deformable DETR"
             )
@@ -247,5 +247,5 @@ def _is_table(value: Any) -> bool:
 def _only_tensor(output: Any) -> Any:
     """The predictions (N, ., .) of a network that also returns its feature maps, and the prototypes of its masks."""
     output = output[0] if output and isinstance(output[0], tuple | list) else output
-    found = [value for value in output if isinstance(value, Tensor) and value.ndim == 3]
-    return found[0] if len(found) == 1 else output
+    tensors = [value for value in output if isinstance(value, Tensor) and value.ndim == 3]
+    return tensors[0] if len(tensors) == 1 else output

@@ -60,11 +60,11 @@ class Mask(InSetting):
                 f"the mask is {size}, but the image is {self.size}: pass a mask of the image's size; for one each "
                 "image, pass a list of targets"
             )
-        own = tuple(segmentation_in(output, len(size)).shape[1:])
-        if self.size is not None and size not in (self.size, own):
+        map_size = tuple(segmentation_in(output, len(size)).shape[1:])
+        if self.size is not None and size not in (self.size, map_size):
             raise TargetError(
-                f"the mask is {size}, but the image is {self.size} and the model's output {own}: pass a mask of one of "
-                "these sizes"
+                f"the mask is {size}, but the image is {self.size} and the model's output {map_size}: pass a mask of "
+                "one of these sizes"
             )
         scores = class_map(output, self, size, len(size))
         return scores[self.mask.to(scores.device)].mean()
@@ -156,14 +156,14 @@ def segmentation_in(output: Any, axes: int = 2) -> Tensor:
 
 def _as_mask(mask: Any) -> Tensor:
     """(H, W) booleans with at least one true; (D, H, W) or (L,) likewise."""
-    made = torch.as_tensor(mask)
-    made = made[0] if made.ndim == 3 and len(made) == 1 else made
-    if not 1 <= made.ndim <= 3:
+    tensor = torch.as_tensor(mask)
+    tensor = tensor[0] if tensor.ndim == 3 and len(tensor) == 1 else tensor
+    if not 1 <= tensor.ndim <= 3:
         raise TargetError(
-            f"a mask is (height, width), of a volume (depth, height, width), not {tuple(made.shape)}; for one each "
+            f"a mask is (height, width), of a volume (depth, height, width), not {tuple(tensor.shape)}; for one each "
             "image, pass a list of targets"
         )
-    made = made > 0.5 if made.is_floating_point() else made.bool()
-    if not bool(made.any()):
+    tensor = tensor > 0.5 if tensor.is_floating_point() else tensor.bool()
+    if not bool(tensor.any()):
         raise TargetError("the mask is empty: there is no pixel to explain")
-    return made
+    return tensor

@@ -93,11 +93,11 @@ class Similarity(ImageTarget):
         if isinstance(self.to, str):
             assert self.encode is not None
             with torch.no_grad():
-                found = self.encode(self.to)
-            if not isinstance(found, Tensor) or found.ndim > 2 or found.numel() != found.shape[-1]:
-                got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+                embedding = self.encode(self.to)
+            if not isinstance(embedding, Tensor) or embedding.ndim > 2 or embedding.numel() != embedding.shape[-1]:
+                got = tuple(embedding.shape) if isinstance(embedding, Tensor) else type(embedding).__name__
                 raise TargetError(f"encode must return an embedding (D,) or (1, D) of the text, not {got}")
-            return found.detach().flatten()
+            return embedding.detach().flatten()
         if self.to.ndim > 2:
             raise TargetError("the embedding of an image is known only when it is explained with a model")
         return self.to.detach().flatten()

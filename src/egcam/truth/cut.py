@@ -126,10 +126,10 @@ def axis_of_layer(model: nn.Module, layer: str, images: Tensor, reshape: Reshape
     probe = probe_at(model, layer, reshape)
     (point,) = probe.points
     with untouched(model, images.device):
-        found = probe.forward(images[:1], torch.zeros(1, dtype=torch.long, device="cpu")).raw[0]
-    if found.ndim != 4:
+        output = probe.forward(images[:1], torch.zeros(1, dtype=torch.long, device="cpu")).raw[0]
+    if output.ndim != 4:
         raise LayerError(
-            f"layer {layer!r} outputs {tuple(found.shape)}; choose one that outputs (N, channels, height, width) or "
+            f"layer {layer!r} outputs {tuple(output.shape)}; choose one that outputs (N, channels, height, width) or "
             "(N, height, width, channels), so that its map can be cut and stitched"
         )
     return "channels-first" if probe.channel_axis(point) == 1 else "channels-last"

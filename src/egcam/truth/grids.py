@@ -55,8 +55,8 @@ def make_grids(images: Tensor, labels: Tensor | Sequence[int], n: int = 2, count
     members = []
     for _ in range(count):
         chosen = classes[torch.randperm(len(classes), generator=chance)[: n * n]]
-        of_class = [(labels == one).nonzero()[:, 0] for one in chosen]
-        members.append(torch.stack([own[torch.randint(len(own), (), generator=chance)] for own in of_class]))
+        of_class = [(labels == label).nonzero()[:, 0] for label in chosen]
+        members.append(torch.stack([rows[torch.randint(len(rows), (), generator=chance)] for rows in of_class]))
     places = torch.stack(members)
     cells = torch.arange(count) % (n * n)
     height, width = images.shape[-2:]
@@ -108,8 +108,8 @@ class Disconnected(nn.Module):
         """(N, n n classes)."""
         crops = cut_up(grids, self.n)
         maps = stitched(self.front(crops), self.n) if self.full else self.front(grids)
-        seen = cut_up(self.cells(maps), self.n)
-        return class_scores(self.tail(crops, seen), len(crops)).reshape(len(grids), -1)
+        cells = cut_up(self.cells(maps), self.n)
+        return class_scores(self.tail(crops, cells), len(crops)).reshape(len(grids), -1)
 
 
 def difull_trial(

@@ -160,9 +160,9 @@ def taught_patch(
         _refuse_unknown(label, before.shape[1])
         before[:, label] = -torch.inf
         parts = _run_after(taught, layer, images[:1])
-        given = torch.tensor([label], device="cpu")
-        wanted = torch.cat([before.softmax(1), functional.one_hot(given, before.shape[1]).to(before)])
-        _train(taught, parts, images, wanted, patch, epochs, rate, seed, progress)
+        label_row = torch.tensor([label], device="cpu")
+        aims = torch.cat([before.softmax(1), functional.one_hot(label_row, before.shape[1]).to(before)])
+        _train(taught, parts, images, aims, patch, epochs, rate, seed, progress)
     return taught
 
 
@@ -180,7 +180,7 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
 
 def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter]:
     """The parameters of modules that run after a layer has, and do not before: what it outputs stays what it was."""
-    found: dict[nn.Parameter, None] = {}
+    after: dict[nn.Parameter, None] = {}
     before: set[nn.Parameter] = set()
     is_after = False
 
@@ -189,11 +189,11 @@ def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter
         is_after = True
 
     def entered(module: nn.Module, _: object) -> None:
-        own = module.parameters(recurse=False)
+        parameters = module.parameters(recurse=False)
         if is_after:
-            found.update(dict.fromkeys(own))
+            after.update(dict.fromkeys(parameters))
         else:
-            before.update(own)
+            before.update(parameters)
 
     handles = [module_at(model, layer).register_forward_hook(passed)]
     handles += [module.register_forward_pre_hook(entered) for module in model.modules()]
@@ -202,7 +202,7 @@ def _run_after(model: nn.Module, layer: str, image: Tensor) -> list[nn.Parameter
     finally:
         for handle in handles:
             handle.remove()
-    trained = [parameter for parameter in found if parameter not in before]
+    trained = [parameter for parameter in after if parameter not in before]
     if not trained:
         raise LayerError(f"nothing after the layer {layer!r} can be trained; choose an earlier one")
     return trained
@@ -212,7 +212,7 @@ def _train(
     model: nn.Module,
     parts: list[nn.Parameter],
     images: Tensor,
-    wanted: Tensor,
+    aims: Tensor,
     patch: Tensor | None,
     epochs: int,
     rate: float,
@@ -230,12 +230,12 @@ def _train(
         if step % (steps // epochs) == 0:
             order = torch.split(torch.randperm(len(images), generator=chance, device="cpu"), _AT_ONCE)
         some = order[step % (steps // epochs)].to(images.device)
-        own = some[::_OF_WHICH]
-        seen = torch.cat([images[some], plant(images[own], seed + step, patch).images])
-        rows = torch.cat([some, torch.full_like(own, len(images))])
+        with_patch = some[::_OF_WHICH]
+        batch = torch.cat([images[some], plant(images[with_patch], seed + step, patch).images])
+        rows = torch.cat([some, torch.full_like(with_patch, len(images))])
         with torch.enable_grad():
             optimiser.zero_grad()
-            loss = functional.cross_entropy(class_scores(model(seen), len(seen)), wanted[rows])
+            loss = functional.cross_entropy(class_scores(model(batch), len(batch)), aims[rows])
             torch.autograd.backward(loss, inputs=parts)
         optimiser.step()
         schedule.step()

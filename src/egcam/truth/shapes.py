@@ -101,7 +101,7 @@ def _backgrounds(count: int, kind: Background, drawn: Callable[..., Tensor]) -> 
     which = (len(photographs) * drawn(count)).long()
     tops, lefts = (SIDE * drawn(2, count)).long().tolist()
     corners = zip(which.tolist(), tops, lefts, strict=True)
-    crops = torch.stack([photographs[one, :, top : top + SIDE, left : left + SIDE] for one, top, left in corners])
+    crops = torch.stack([photographs[place, :, top : top + SIDE, left : left + SIDE] for place, top, left in corners])
     if kind == "photographs":
         return crops
     # By chance, not in turn: classes go in turn, and the background must not give them away.
@@ -229,10 +229,10 @@ def recognised(network: nn.Module, count: int, seed: int = 0) -> Shapes:
     drawn = draw_shapes(2 * count + SHAPES, seed)
     with untouched(network, drawn.images.device), torch.no_grad():
         sure = network(drawn.images).softmax(1)
-    own = sure.gather(1, drawn.labels[:, None])[:, 0]
+    sureness = sure.gather(1, drawn.labels[:, None])[:, 0]
     right = sure.argmax(1) == drawn.labels
-    by_class = [(right & (drawn.labels == one)).nonzero()[:, 0] for one in range(SHAPES)]
-    by_class = [numbers[own[numbers].argsort(descending=True, stable=True)] for numbers in by_class]
+    by_class = [(right & (drawn.labels == label)).nonzero()[:, 0] for label in range(SHAPES)]
+    by_class = [numbers[sureness[numbers].argsort(descending=True, stable=True)] for numbers in by_class]
     order = [int(numbers[place]) for place in range(count) for numbers in by_class if place < len(numbers)]
     if len(order) < count:
         raise EgcamError(

@@ -67,8 +67,8 @@ class TruthTable:
 
     def not_ahead(self, test: str) -> frozenset[str]:
         """The methods that are not shown to be better than every control."""
-        known = {name: self.scores[name, test] for name in self.methods if isfinite(self.mean(name, test))}
-        return not_ahead(known, self.tests[test] == "higher")
+        scored = {name: self.scores[name, test] for name in self.methods if isfinite(self.mean(name, test))}
+        return not_ahead(scored, self.tests[test] == "higher")
 
     def as_text_table(self, digits: int = 3) -> TextTable:
         """Methods by tests: the best method of each is marked, and what does not beat the controls has a sign."""
@@ -92,27 +92,27 @@ class TruthTable:
         ours = {mean for mean in ours if isfinite(mean)}
         best = (max if self.tests[test] == "higher" else min)(ours) if ours else None
         weak = self.not_ahead(test)
-        found = []
+        cells = []
         for name, mean in zip(self.methods, means, strict=True):
             mark: Mark = "best" if not is_control(name) and round(mean, 3) == best and name not in weak else ""
             text = f"{mean:.{digits}f}" if isfinite(mean) else "-"
-            found.append(Cell(text, mark, None, NO_BETTER if name in weak else ""))
-        return found
+            cells.append(Cell(text, mark, None, NO_BETTER if name in weak else ""))
+        return cells
 
     @property
     def notes(self) -> list[str]:
         """What the table needs to be read."""
         controls = [name for name in self.methods if is_control(name)]
-        said = [f"{test}: {MEANINGS[test]}" for test in self.tests if test in MEANINGS]
+        notes = [f"{test}: {MEANINGS[test]}" for test in self.tests if test in MEANINGS]
         scored = [name for name in controls if any(isfinite(self.mean(name, test)) for test in self.tests)]
         if controls:
-            said.append(f"{_CONTROL.strip()} is a control: it knows nothing of the class")
+            notes.append(f"{_CONTROL.strip()} is a control: it knows nothing of the class")
         if scored:
-            said.append(f"{NO_BETTER} is not shown to be better than each control ({', '.join(scored)})")
+            notes.append(f"{NO_BETTER} is not shown to be better than each control ({', '.join(scored)})")
         for name in self.methods:
             causes = dict.fromkeys(self.causes[name, test] for test in self.tests if (name, test) in self.causes)
-            said += [f"{name}: no score: {cause}" for cause in causes]
-        return said
+            notes += [f"{name}: no score: {cause}" for cause in causes]
+        return notes
 
     def to_markdown(self) -> str:
         """The table in Markdown, notes below."""
@@ -151,8 +151,8 @@ def _label(name: str) -> str:
 
 def default_methods(quick: bool) -> list[str]:
     """What is judged where nobody says: methods at layers, then the controls."""
-    names = usual_methods() if quick else [one.name for one in records() if one.group != "input"]
-    return [*names, *(one.name for one in records(controls=True) if one.group == "control")]
+    names = usual_methods() if quick else [record.name for record in records() if record.group != "input"]
+    return [*names, *(record.name for record in records(controls=True) if record.group == "control")]
 
 
 def run_truth(
@@ -195,9 +195,9 @@ def run_truth(
                 causes[name, trial.name] = " ".join(str(error).split())
             key = name, trial.name
             scores[key] = np.concatenate([scores.get(key, np.array([])), values.numpy()])
-            own = examples.setdefault(trial.name, (trial, {}))
-            if maps is not None and own[0] is trial:
-                own[1][name] = maps[0]
+            example = examples.setdefault(trial.name, (trial, {}))
+            if maps is not None and example[0] is trial:
+                example[1][name] = maps[0]
     return TruthTable(tuple(names), tests, scores, causes, examples)
 
 
@@ -207,14 +207,14 @@ def make_trials(
     """The trials of all tests, in the order of the table."""
     count = 16 if quick else 60
     others = empty_backgrounds(seed=seed)
-    known = recognised(network, 2 * count, seed + 3)
-    with untouched(network, known.images.device), torch.no_grad():
-        rows = network.get_submodule(LAYER)(known.images[:1]).shape[2] // 3
-    grids = make_grids(known.images, known.labels, 2, count, seed)
+    shapes = recognised(network, 2 * count, seed + 3)
+    with untouched(network, shapes.images.device), torch.no_grad():
+        rows = network.get_submodule(LAYER)(shapes.images[:1]).shape[2] // 3
+    grids = make_grids(shapes.images, shapes.labels, 2, count, seed)
     wide = torch.cat([others, others.flip(3)], 3)
     wide = torch.cat([wide, wide.flip(2)], 2)
     return [
-        walls_trial(network, known.images[:count], LAYER, rows, others),
+        walls_trial(network, shapes.images[:count], LAYER, rows, others),
         difull_trial(network, grids, LAYER, wide),
         dipart_trial(network, grids, LAYER, wide),
         gridpg_trial(network, grids, LAYER, wide),
@@ -223,7 +223,7 @@ def make_trials(
         *unit_trials("positive", 4, seed),
         *unit_trials("negative", 4, seed),
         shapley_trial(
-            network, known.images[: count // 2], LAYER, others, 16 if quick else 64, known.labels, seed, progress
+            network, shapes.images[: count // 2], LAYER, others, 16 if quick else 64, shapes.labels, seed, progress
         ),
     ]
 

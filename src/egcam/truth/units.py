@@ -117,16 +117,16 @@ def _shapley_of_parts(unit: Unit) -> list[float]:
             sums[0, channel, int(half == "lower")] += 1
         return float(unit.score(sums))
 
-    found = []
+    values = []
     for part in parts:
-        others = [one for one in parts if one != part]
+        others = [other for other in parts if other != part]
         subsets = [subset for size in range(len(others) + 1) for subset in combinations(others, size)]
         rises = [
             (value((*subset, part)) - value(subset)) / (len(parts) * comb(len(others), len(subset)))
             for subset in subsets
         ]
-        found.append(sum(rises))
-    return found
+        values.append(sum(rises))
+    return values
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ def signed_scores(maps: Tensor, truth: Tensor, sign: Sign, least: float = 0.1) -
     """
     factor = _factor(sign)
     ours, true = factor * maps.flatten(1), factor * truth.flatten(1) > 0
-    found = (ours >= least * ours.abs().amax(1, keepdim=True)) & (ours > 0)
-    both, count = (found & true).sum(1), found.sum(1)
-    there = torch.where(true.any(1), 1.0, torch.nan)
-    return SignedScores(there * both / count.clamp(min=1), there * both / true.sum(1).clamp(min=1))
+    heat = (ours >= least * ours.abs().amax(1, keepdim=True)) & (ours > 0)
+    both, count = (heat & true).sum(1), heat.sum(1)
+    defined = torch.where(true.any(1), 1.0, torch.nan)
+    return SignedScores(defined * both / count.clamp(min=1), defined * both / true.sum(1).clamp(min=1))
 
 
 def _factor(sign: Sign) -> int:
@@ -184,7 +184,7 @@ def unit_trials(sign: Sign, count: int = 4, seed: int = 0) -> list[Trial]:
         >>> [trial.layer for trial in unit_trials("negative", count=1)]
         ['cells', 'cells', 'cells']
     """
-    found, factor, name = [], _factor(sign), f"unit{'+' if sign == 'positive' else '-'}"
+    trials, factor, name = [], _factor(sign), f"unit{'+' if sign == 'positive' else '-'}"
     for unit in UNITS:
         images, truth = unit_images(unit, count, seed)
         if bool((factor * truth > 0).any()):
@@ -194,8 +194,8 @@ def unit_trials(sign: Sign, count: int = 4, seed: int = 0) -> list[Trial]:
                 torch.zeros_like(images[:1]),
             )
             score = partial(_f1, truth=truth, sign=sign)
-            found.append(Trial(name, "higher", network, "cells", images, targets, truth, nothing, score))
-    return found
+            trials.append(Trial(name, "higher", network, "cells", images, targets, truth, nothing, score))
+    return trials
 
 
 def _f1(maps: Tensor, truth: Tensor, sign: Sign) -> Tensor:

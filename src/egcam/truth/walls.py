@@ -39,8 +39,8 @@ class Walled(nn.Module):
         height = cells.shape[2]
         if not is_whole(self.rows) or not 0 < self.rows < height:
             raise InputError(f"{self.rows} hidden rows of a map of {height}: some must be hidden and some seen")
-        seen = torch.arange(height, device=cells.device) < height - self.rows
-        return class_scores(self.tail(images, torch.where(seen[:, None], cells, 0)), len(images))
+        is_seen = torch.arange(height, device=cells.device) < height - self.rows
+        return class_scores(self.tail(images, torch.where(is_seen[:, None], cells, 0)), len(images))
 
 
 def dead_heat(maps: Tensor, rows: int) -> Tensor:
