@@ -97,7 +97,7 @@ def merging(_: Path) -> Names:
 
 
 class PatchesInBlocks(nn.Module):
-    """Tokens of 16 patches of 4 x 4, which fill a square as well as a strip."""
+    """Tokens of 16 patches of 4 x 4, cut without a module that would show their grid."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class PatchesInBlocks(nn.Module):
 
 @row("a layer of tokens whose grid egcam cannot infer")
 def blocks(_: Path) -> Names:
-    return {"model": PatchesInBlocks().eval(), "images": torch.rand(1, 3, 16, 16)}
+    return {"model": PatchesInBlocks().eval(), "images": torch.rand(1, 3, 8, 32)}
 
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

@@ -196,7 +196,7 @@ def usual_methods() -> list[str]:
     """What to compare where nobody says, the highlighted method last.
 
     >>> usual_methods()[-2:]
-    ['integrated-grad-cam', 'slope-cam']
+    ['ablation-cam', 'slope-cam']
     """
     chosen = [one for one in records() if one.usual]
     return [one.name for one in sorted(chosen, key=lambda one: one.highlight)]

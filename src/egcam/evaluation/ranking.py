@@ -72,6 +72,7 @@ def mean_ranks(tables: Sequence[Table], *, level: float = 0.95, resamples: int =
 
     Example:
         >>> from egcam.evaluation.score import Score
+        >>> from egcam.evaluation.table import Table
         >>> rows = [Score(0, name, "deletion", value, 0.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.1))]
         >>> found = mean_ranks([Table.of(rows, ("a", "b", "c"), ("deletion",))])
         >>> found.methods, found.mean.tolist(), found.images

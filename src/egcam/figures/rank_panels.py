@@ -44,7 +44,7 @@ def rank_plot(
     Example:
         >>> figure = rank_plot([MeanRank("grad-cam", 2.0, 1.5, 2.5), MeanRank("slope-cam", 1.0, 1.0, 1.5)])
         >>> [text.get_text() for text in figure.axes[0].texts]
-        ['SlopeCAM', 'Grad-CAM', '1.00', '2.00']
+        ['SlopeCAM (egcam)', 'Grad-CAM', '1.00', '2.00']
     """
     if isinstance(source, Table):
         ranks, images = mean_ranks(source, level=level)

@@ -71,7 +71,7 @@ def label(method: str) -> str:
 
     Example:
         >>> label("slope-cam"), label("my-cam")
-        ('SlopeCAM', 'my-cam')
+        ('SlopeCAM (egcam)', 'my-cam')
     """
     return record(method).label if method in methods(controls=True) else method
 
