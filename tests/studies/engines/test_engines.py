@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egcam.errors import EgcamError
-from egcam.studies.engines import Job, Shard, cores, engines, make_engine, register_engine, unregister_engine
+from egcam.studies.engines import Job, Shard, base, engines, make_engine, register_engine, unregister_engine
 from egcam.studies.engines.pool import MOST_FALSE_STARTS, WorkerDied, outcomes_of
 from egcam.studies.engines.ray import RayEngine, room
 from egcam.studies.records import Outcome, Unit
@@ -264,7 +264,7 @@ def test_cores_of_a_container(tmp_path, monkeypatch, files, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cores.available_cores(tmp_path) == expected
+    assert base.available_cores(tmp_path) == expected
 
 
 def test_room_on_a_cluster():
