@@ -92,7 +92,7 @@ name = "own.py:{model}"
 maps = "all"
 """
 
-SAMPLES = 12
+SAMPLES = 32
 # All methods; the controls are on no page and have no command.
 METHODS = egcam.methods()
 TAKE_A_REFERENCE = [name for name in METHODS if "reference" in registry.takes(name)]
@@ -109,7 +109,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def photograph() -> Image.Image:
-    return to_pil(crops_of_photographs(40, 48)[5, None])[0]
+    return to_pil(crops_of_photographs(40, 48)[12, None])[0]
 
 
 def network_for(method: str) -> str:
