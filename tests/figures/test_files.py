@@ -155,8 +155,10 @@ def test_the_users_own_settings_change_nothing(tmp_path: Path) -> None:
 
 def test_figures_need_no_display_and_no_pyplot(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy as np; from egcam import figures\n"
-        f"figures.save(figures.top_patches(np.zeros((14, 14, 3)), np.eye(14)), {str(tmp_path / 'a.png')!r})\n"
+        "import sys, torch, egcam; from torch import nn\n"
+        "net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 3))\n"
+        "made = egcam.explain(net, torch.rand(1, 3, 8, 8), 'hires-cam', signed=True)\n"
+        f"egcam.figures.save(egcam.figures.method_grid({{'a': made}}), {str(tmp_path / 'a.png')!r})\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"HOME": "/"})
@@ -181,7 +183,7 @@ def test_twelve_methods_look_different_and_ours_is_emphasised() -> None:
     import egcam
 
     looks = style.lines(egcam.methods())
-    assert len({(look.color, look.style) for look in looks.values()}) == len(looks) >= 12
+    assert len({(look.color, look.style, look.marker) for look in looks.values()}) == len(looks) >= 12
     assert [method for method, look in looks.items() if look.color == style.EMPHASIS] == ["slope-cam"]
     assert looks["slope-cam"].width > max(look.width for method, look in looks.items() if method != "slope-cam")
     unknown = style.lines([f"new {number}" for number in range(20)])
