@@ -54,27 +54,17 @@ def drawn_pool(study: Study, source: str, preprocessing: Preprocessing, data: Da
 
 @dataclass
 class Network:
-    """A model of the study, ready for its images.
+    """A model of the study, ready for its images."""
 
-    Attributes:
-        spec: which.
-        classifier: the model and what belongs to it.
-        preprocessing: how it gets the study's images.
-        study: what it belongs to.
-        data: the study's images.
-        explainers: made so far, by method.
-        references: drawn so far, by source, with the checksums of the images that decided them.
-        recipes: what methods do here, as keys, by method.
-    """
-
-    spec: ModelSpec
-    classifier: zoo.Classifier
-    preprocessing: Preprocessing
-    study: Study
-    data: Dataset
-    explainers: dict[str, Any] = field(default_factory=dict)
+    spec: ModelSpec  # which
+    classifier: zoo.Classifier  # the model and what belongs to it
+    preprocessing: Preprocessing  # how it gets the study's images
+    study: Study  # what it belongs to
+    data: Dataset  # the study's images
+    explainers: dict[str, Any] = field(default_factory=dict)  # made so far, by method
+    # Drawn so far, by source, with the checksums of the images that decided them.
     references: dict[str, tuple[Any, dict[str, str]]] = field(default_factory=dict)
-    recipes: dict[str, str] = field(default_factory=dict)
+    recipes: dict[str, str] = field(default_factory=dict)  # what methods do here, as keys, by method
 
     @property
     def layer(self) -> str | None:

@@ -21,25 +21,15 @@ _YEAR = 365.25 * 86400
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one method is on one model.
+    """How far one method is on one model."""
 
-    Attributes:
-        model: the model's label.
-        method: the method's name.
-        done: units with an outcome, failed ones included.
-        total: units in all.
-        failed: units that failed.
-        seconds: the work done so far.
-        left: seconds of work left, as estimated from the same units; None if nothing is known.
-    """
-
-    model: str
-    method: str
-    done: int
-    total: int
-    failed: int
-    seconds: float
-    left: float | None
+    model: str  # the model's label
+    method: str  # the method's name
+    done: int  # units with an outcome, failed ones included
+    total: int  # units in all
+    failed: int  # units that failed
+    seconds: float  # the work done so far
+    left: float | None  # seconds of work left, as estimated from the same units; None if nothing is known
 
 
 @dataclass(frozen=True)

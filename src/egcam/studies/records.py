@@ -28,38 +28,26 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a unit.
+    """The outcome of a unit."""
 
-    Attributes:
-        unit: which one.
-        name: the image's name in the data, such as its file name.
-        target: the class that was explained; -1 where it was not reached.
-        prediction: the class the model predicts; -1 likewise.
-        seconds: how long the unit took.
-        scores: one for each metric, in the study's order; whole-set metrics have none yet.
-        error: why the unit failed, where it did: the image could not be read, or the method or a metric raised an
-            error. Scores that are missing for it are NaN with their cause; those of metrics that worked are there.
-            A score that is undefined by its metric's definition is NaN with a cause and fails no unit.
-        curves: perturbation curves by metric, at evenly spaced shares of the pixels from 0 to 1.
-        coarse: (h, w) the map before it was enlarged, where the study keeps it.
-        picture: what the model saw, as an encoded image, where the study keeps it.
-        batch_size: the most images in one pass, where memory did not allow the study's; last digits may then differ.
-        recipe: the key of what was done, and
-        content: of the image it was done to, as they really were; see `egcam.studies.keys`. "" where it did not come
-            to that: the outcome then counts for what was asked for.
-    """
-
-    unit: Unit
-    name: str
-    target: int
-    prediction: int
-    seconds: float
-    scores: tuple[Score, ...]
+    unit: Unit  # which one
+    name: str  # the image's name in the data, such as its file name
+    target: int  # the class that was explained; -1 where it was not reached
+    prediction: int  # the class the model predicts; -1 likewise
+    seconds: float  # how long the unit took
+    scores: tuple[Score, ...]  # one for each metric, in the study's order; whole-set metrics have none yet
+    # Why the unit failed, where it did: the image could not be read, or the method or a metric raised an error. Scores
+    # that are missing for it are NaN with their cause; those of metrics that worked are there. A score that is
+    # undefined by its metric's definition is NaN with a cause and fails no unit.
     error: str | None = None
+    # Perturbation curves by metric, at evenly spaced shares of the pixels from 0 to 1.
     curves: Mapping[str, Floats] = field(default_factory=dict)
-    coarse: Floats | None = None
-    picture: bytes | None = None
+    coarse: Floats | None = None  # (h, w) the map before it was enlarged, where the study keeps it
+    picture: bytes | None = None  # what the model saw, as an encoded image, where the study keeps it
+    # The most images in one pass, where memory did not allow the study's; last digits may then differ.
     batch_size: int | None = None
+    # The keys of what was done, and of the image it was done to, as they really were; see `egcam.studies.keys`. "" where
+    # it did not come to that: the outcome then counts for what was asked for.
     recipe: str = ""
     content: str = ""
 

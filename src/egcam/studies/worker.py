@@ -47,21 +47,13 @@ def open_worker(config: Mapping[str, Any]) -> UnitWorker:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image as the network gets it.
+    """An image as the network gets it."""
 
-    Attributes:
-        picture: as stored in the data.
-        case: the image, its class and mask; it keeps what is found out about the network for the methods to come.
-        target: the class to explain.
-        prediction: the class predicted.
-        content: `egcam.studies.keys.content_of` the picture.
-    """
-
-    picture: Picture
-    case: Case
-    target: int
-    prediction: int
-    content: str
+    picture: Picture  # as stored in the data
+    case: Case  # the image, its class and mask; it keeps what is found out about the network for the methods to come
+    target: int  # the class to explain
+    prediction: int  # the class predicted
+    content: str  # `egcam.studies.keys.content_of` the picture
 
 
 @dataclass(frozen=True)

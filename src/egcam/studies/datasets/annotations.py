@@ -27,23 +27,14 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Annotation:
-    """What a file says of an image.
+    """What a file says of an image."""
 
-    Attributes:
-        file: the image's path as written.
-        label: its class index, if given.
-        wnid: its WordNet id, if given.
-        boxes: where the object is.
-        mask: the path of its mask as written.
-        part: the part of the data it belongs to, where there are parts.
-    """
-
-    file: str
-    label: int | None = None
-    wnid: str | None = None
-    boxes: tuple[Box, ...] = ()
-    mask: str | None = None
-    part: str = ""
+    file: str  # the image's path as written
+    label: int | None = None  # its class index, if given
+    wnid: str | None = None  # its WordNet id, if given
+    boxes: tuple[Box, ...] = ()  # where the object is
+    mask: str | None = None  # the path of its mask as written
+    part: str = ""  # the part of the data it belongs to, where there are parts
 
 
 def read_annotations(path: Path) -> list[Annotation]:

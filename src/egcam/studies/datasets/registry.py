@@ -21,20 +21,13 @@ _COMMON = ("path", "images", "size", "part", "seed")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of data.
+    """A kind of data."""
 
-    Attributes:
-        open: `open(path, **options)` gives all there is at `path`; its keyword parameters are the options.
-        title: what sentences call it.
-        class_names: what the labels stand for, where the data have classes of their own; None if labels are the
-            network's.
-        masks: whether such data can have masks.
-    """
-
-    open: Opener
-    title: str
+    open: Opener  # `open(path, **options)` gives all there is at `path`; its keyword parameters are the options
+    title: str  # what sentences call it
+    # What the labels stand for, where the data have classes of their own; None if labels are the network's.
     class_names: tuple[str, ...] | None = None
-    masks: bool = True
+    masks: bool = True  # whether such data can have masks
 
     @property
     def has_path(self) -> bool:

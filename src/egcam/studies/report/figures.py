@@ -111,25 +111,15 @@ _SIDE = 148
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure in the forms it is needed in.
+    """A figure in the forms it is needed in."""
 
-    Attributes:
-        name: of its files, without ending.
-        kind: what it shows.
-        caption: in a sentence, also for those who cannot see it.
-        wide: whether it needs a page's width rather than a column's.
-        png: on white.
-        svg: on white, where it is a drawing and not photographs.
-        dark: the same on a dark page.
-    """
-
-    name: str
-    kind: Kind
-    caption: str
-    wide: bool
-    png: bytes
-    svg: bytes | None = None
-    dark: bytes | None = None
+    name: str  # of its files, without ending
+    kind: Kind  # what it shows
+    caption: str  # in a sentence, also for those who cannot see it
+    wide: bool  # whether it needs a page's width rather than a column's
+    png: bytes  # on white
+    svg: bytes | None = None  # on white, where it is a drawing and not photographs
+    dark: bytes | None = None  # the same on a dark page
 
 
 def model_drawings(report: Report, section: ModelSection) -> list[Drawing]:

@@ -21,27 +21,19 @@ Place = Literal["clear first", "first", "shared", "tied", "behind", "unsettled",
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a method stands by one metric.
+    """Where a method stands by one metric."""
 
-    Attributes:
-        metric: the metric.
-        place: "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all;
-            "shared": best mean, which another has as well; "tied": another has the best mean, but is not shown to be
-            ahead; "behind": it is; "unsettled": too few images to be compared; "none": it has no score.
-        best: the method with the best mean (the next best, where this one is first); None without another.
-        difference: how far this method is from that one, with its interval; see `egcam.evaluation.stats.Line`.
-        ahead_of_it: the methods that are ahead of this one; see `egcam.evaluation.stats.Line`.
-        level_with: the methods it cannot be distinguished from.
-        equal_to: the methods whose mean is printed like its own.
-    """
-
-    metric: str
+    metric: str  # the metric
+    # "clear first": best mean, and ahead of every other method; "first": best mean, but not ahead of all; "shared":
+    # best mean, which another has as well; "tied": another has the best mean, but is not shown to be ahead; "behind":
+    # it is; "unsettled": too few images to be compared; "none": it has no score.
     place: Place
-    best: str | None
+    best: str | None  # the method with the best mean (the next best, where this one is first); None without another
+    # How far this method is from that one, with its interval; see `egcam.evaluation.stats.Line`.
     difference: tuple[float, float, float]
-    ahead_of_it: tuple[str, ...]
-    level_with: tuple[str, ...]
-    equal_to: tuple[str, ...]
+    ahead_of_it: tuple[str, ...]  # the methods that are ahead of this one; see `egcam.evaluation.stats.Line`
+    level_with: tuple[str, ...]  # the methods it cannot be distinguished from
+    equal_to: tuple[str, ...]  # the methods whose mean is printed like its own
 
 
 @dataclass(frozen=True)

@@ -36,89 +36,51 @@ CURVES = ("insertion", "deletion")
 
 @dataclass(frozen=True)
 class Example:
-    """An image and what each method made of it; None where a method has no map.
+    """An image and what each method made of it; None where a method has no map."""
 
-    Attributes:
-        name: the image's.
-        target: the class explained; -1 where unknown.
-        prediction: the class predicted.
-        photograph: what the model saw.
-        overlays: the methods' maps over it.
-        classes: the names of the classes, in the order of the model's outputs; None where unknown.
-    """
-
-    name: str
-    target: int
-    prediction: int
-    photograph: Image.Image
-    overlays: Mapping[str, Image.Image | None]
+    name: str  # the image's
+    target: int  # the class explained; -1 where unknown
+    prediction: int  # the class predicted
+    photograph: Image.Image  # what the model saw
+    overlays: Mapping[str, Image.Image | None]  # the methods' maps over it
+    # The names of the classes, in the order of the model's outputs; None where unknown.
     classes: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
 class ModelSection:
-    """What there is to say of one model.
+    """What there is to say of one model."""
 
-    Attributes:
-        model: its label.
-        file: the same for file names.
-        images: how many every method has finished, with scores or without.
-        table: their scores.
-        summary: against the baseline.
-        reliability: of each metric.
-        interpretations: of each form of SlopeCAM.
-        ranking: mean ranks over metrics.
-        curves: mean perturbation curves, by metric and method.
-        curve_images: how many images the curves of a metric are over.
-        examples: images with maps.
-        missing: why scores are missing.
-        caveats: what a reader of its tables must know.
-    """
-
-    model: str
-    file: str
-    images: int
-    table: Table
-    summary: Summary
-    reliability: Mapping[str, float]
-    interpretations: tuple[Interpretation, ...]
-    ranking: Ranking | None
-    curves: Mapping[str, Mapping[str, MeanCurve]]
-    curve_images: Mapping[str, int]
-    examples: tuple[Example, ...]
-    missing: tuple[str, ...]
-    caveats: tuple[str, ...]
+    model: str  # its label
+    file: str  # the same for file names
+    images: int  # how many every method has finished, with scores or without
+    table: Table  # their scores
+    summary: Summary  # against the baseline
+    reliability: Mapping[str, float]  # of each metric
+    interpretations: tuple[Interpretation, ...]  # of each form of SlopeCAM
+    ranking: Ranking | None  # mean ranks over metrics
+    curves: Mapping[str, Mapping[str, MeanCurve]]  # mean perturbation curves, by metric and method
+    curve_images: Mapping[str, int]  # how many images the curves of a metric are over
+    examples: tuple[Example, ...]  # images with maps
+    missing: tuple[str, ...]  # why scores are missing
+    caveats: tuple[str, ...]  # what a reader of its tables must know
 
 
 @dataclass(frozen=True)
 class Report:
-    """The whole report, before it takes a form.
+    """The whole report, before it takes a form."""
 
-    Attributes:
-        title: of the report.
-        facts: what was run.
-        warnings: what must be known first.
-        labels: what methods are called.
-        looks: how methods are drawn.
-        expected: the names of SlopeCAM, in its forms.
-        baseline: the method that others are compared with.
-        sections: one for each model.
-        unscored: models without an image that all methods have finished.
-        ranking: mean ranks over metrics and models, where there are several.
-        primary: the metric that decides, if one was named.
-    """
-
-    title: str
-    facts: tuple[tuple[str, str], ...]
-    warnings: tuple[str, ...]
-    labels: Mapping[str, str]
-    looks: Mapping[str, LineStyle]
-    expected: tuple[str, ...]
-    baseline: str
-    sections: tuple[ModelSection, ...]
-    unscored: tuple[str, ...]
-    ranking: Ranking | None
-    primary: str | None = None
+    title: str  # of the report
+    facts: tuple[tuple[str, str], ...]  # what was run
+    warnings: tuple[str, ...]  # what must be known first
+    labels: Mapping[str, str]  # what methods are called
+    looks: Mapping[str, LineStyle]  # how methods are drawn
+    expected: tuple[str, ...]  # the names of SlopeCAM, in its forms
+    baseline: str  # the method that others are compared with
+    sections: tuple[ModelSection, ...]  # one for each model
+    unscored: tuple[str, ...]  # models without an image that all methods have finished
+    ranking: Ranking | None  # mean ranks over metrics and models, where there are several
+    primary: str | None = None  # the metric that decides, if one was named
 
     def statements(self, section: ModelSection) -> list[tuple[str, list[str]]]:
         """For each form of SlopeCAM (all methods, in a study without), how it stands to the baseline."""
