@@ -364,7 +364,8 @@ class Probe:
             times = "never runs" if tap.calls == 0 else f"runs only {tap.calls} time(s)"
             raise LayerError(
                 f"layer {tap.point.name!r} {times} in the model's forward pass, so it has nothing to explain; "
-                "choose a module that the forward pass calls"
+                "choose a module that the forward pass calls. Of one that prepares a network at its first call, as "
+                "ultralytics' YOLO does, pass the network inside it, model.model"
             )
         return tap.tensor
 
