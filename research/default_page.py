@@ -56,6 +56,7 @@ LANDING_METHODS = {
     "score-cam": "Score-CAM",
     "grad-cam": "Grad-CAM",
     "grad-cam++": "Grad-CAM++",
+    "mean-activation": "mean activation",
     "centre": "a blob in the centre",
 }
 NETWORKS = {  # as the tables of cells name them
@@ -126,7 +127,7 @@ def standings_in_known_answers() -> dict[str, Standing]:
 
 
 def landing() -> Iterator[str]:
-    """The known answers that fit a first page: eleven methods, one of them a control, and six tests."""
+    """The known answers that fit a first page: twelve methods, two of them controls, and six tests."""
     average = known_answer_scores().pivot_table(index="method", columns="test", values="score", observed=True)
     yield "| | " + " | ".join(f"{test} {'↓' if test == 'walls' else '↑'}" for test in LANDING_TESTS) + " |"
     yield "|---|" + "---|" * len(LANDING_TESTS)

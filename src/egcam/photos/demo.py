@@ -36,8 +36,8 @@ BEHIND_A_WALL = (
 )
 KNOWN = (
     "Means over the images of each test. Walls: heat where the network cannot look; gridpg, patch, shapes: share of "
-    "the heat where the answer is; unit+: evidence found, F1; cells: correlation with Shapley values. The last row "
-    "ignores the class. egcam truth runs these tests."
+    "the heat where the answer is; unit+: evidence found, F1; cells: correlation with Shapley values. The last two "
+    "rows ignore the class. egcam truth runs these tests."
 )
 
 _MAIN = ("grad-cam", "slope-cam")
