@@ -146,8 +146,8 @@ def test_parts_that_cannot_be(make, said):
         ("", ["no layer ''"]),
         ("relu2:0", ["number of the call", "'relu2:2'"]),
         ("relu2:x", ["number of the call"]),
-        ("fc", ["'fc' outputs (2, 5)", "no map with height and width", "layer=None"]),
-        ("pool", ["'pool' outputs (2, 6, 1, 1)", "no map with height and width"]),
+        ("fc", ["'fc' outputs (1, 5)", "no map with height and width", "layer=None"]),
+        ("pool", ["'pool' outputs (1, 6, 1, 1)", "no map with height and width"]),
         ("relu2:2", ["'relu2:2'", "runs only 1 time"]),
         (small_net(seed=3).relu2, ["ReLU", "not part of this model", "'conv2'"]),
         ([], ["list of layers is empty"]),
@@ -554,7 +554,7 @@ def test_structured_outputs(method, form):
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        (lambda logits, features: {"a": logits, "b": 2 * logits}, ["unclear", "a: ", "b: ", "callable target"]),
+        (lambda logits, features: {"a": logits, "b": 2 * logits}, ["unclear", "['a']: ", "['b']: ", "callable target"]),
         (lambda logits, features: {"a": features}, ["unclear", "callable target"]),
         (lambda logits, features: {}, ["unclear", "no tensor", "callable target"]),
         (lambda logits, features: _Unnamed(logits, 2 * logits), ["unclear", "first", "callable target"]),

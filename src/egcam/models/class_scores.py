@@ -19,6 +19,7 @@ Score: TypeAlias = Literal["logit", "probability", "sigmoid"]
 SCORES: tuple[Score, ...] = ("logit", "probability", "sigmoid")
 _LOGITS = ("logits", "logits_per_image", "logit")
 TENSOR_KEYS = (*_LOGITS, "out", "output", "outputs", "scores", "pred", "preds", "prediction")
+_AT_TOP = re.compile(r"\[[^][]*\]|\.\w+")
 _WITH_CLASSES = re.compile("Classification|ObjectDetection|Segmentation")
 
 
@@ -33,21 +34,6 @@ def imagenet_classes() -> tuple[str, ...]:
     """The 1,000 class names of ILSVRC2012, in the order of the networks' outputs."""
     text = files("egcam.models").joinpath("imagenet_classes.txt").read_text(encoding="utf-8")
     return tuple(text.splitlines())
-
-
-def _entries(output: object) -> list[tuple[str, Tensor]] | None:
-    """The named tensors of a structured output, or None when the kind of output is unknown."""
-    if isinstance(output, Mapping):
-        pairs = [(str(key), value) for key, value in output.items()]
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        pairs = [(entry.name, getattr(output, entry.name)) for entry in dataclasses.fields(output)]
-    elif isinstance(output, tuple) and hasattr(output, "_fields"):
-        pairs = [(name, getattr(output, name)) for name in output._fields]
-    elif isinstance(output, tuple | list):
-        pairs = [(f"[{index}]", value) for index, value in enumerate(output)]
-    else:
-        return None
-    return [(name, value) for name, value in pairs if isinstance(value, Tensor)]
 
 
 def _as_class_scores(tensor: Tensor, count: int) -> Tensor | None:
@@ -81,49 +67,41 @@ def class_scores(output: object, count: int) -> Tensor:
         if scores is None:
             raise _no_class_scores(output, count)
         return scores
-    entries = _entries(output)
-    if entries is None:
+    if not isinstance(output, Mapping | tuple | list) and not dataclasses.is_dataclass(output):
         raise ModelError(
             f"the model returned a {type(output).__name__}; egcam reads tensors, tuples, lists, dicts and dataclasses. "
             "Pass a callable target that turns this output into one number per image"
         )
-    readable = {name: scores for name, value in entries if (scores := _as_class_scores(value, count)) is not None}
+    parts = _parts(output)
+    readable = {way: scores for way, part in parts.items() if (scores := _as_class_scores(part, count)) is not None}
     for key in TENSOR_KEYS:
-        if key in readable:
-            return readable[key]
-    inner = _inside(output)
-    readable_inside = {
-        path: scores for path, tensor in inner if (scores := _as_class_scores(tensor, count)) is not None
-    }
-    if len(readable) == 1 and not readable_inside:
+        for way in (f"[{key!r}]", f".{key}"):
+            if way in readable:
+                return readable[way]
+    if len(readable) == 1 and _AT_TOP.fullmatch(next(iter(readable))):
         return next(iter(readable.values()))
-    if readable_inside:
-        entries = [*entries, *((path, dict(inner)[path]) for path in readable_inside)]
-        readable = {**readable, **readable_inside}
-    entries = entries or inner
-    shown = ", ".join(f"{name}: {_shape(value)}" for name, value in entries) or "no tensor"
+    listed = {way: part for way, part in parts.items() if way in readable or _AT_TOP.fullmatch(way)} or parts
+    shown = ", ".join(f"{way.removeprefix('.')}: {_shape(part)}" for way, part in listed.items()) or "no tensor"
     raise ModelError(
         f"which part of the model's output holds the class scores is unclear ({type(output).__name__} with {shown}); "
-        f"{_for_places(output, [] if readable else [value for _, value in entries])}pass a callable target that says so"
-        + ("" if _are_detections(output) else _an_example(output, entries, readable))
+        f"{_for_places(output, [] if readable else [*listed.values()])}pass a callable target that says so"
+        + ("" if _are_detections(output) else _an_example(listed, readable))
     )
 
 
-def _inside(output: object) -> list[tuple[str, Tensor]]:
-    """The tensors that lie deeper than at the top of an output, each with the way to it: "['a']['logits'][0]"."""
-    return [
-        (path, tensor) for path, tensor in _with_ways(output, "") if isinstance(tensor, Tensor) and path.count("[") > 1
-    ]
-
-
-def _with_ways(value: object, path: str) -> list[tuple[str, object]]:
+def _parts(value: object, way: str = "") -> dict[str, Tensor]:
+    """The tensors in an output, by the way to each: "['a'].logits[0]"."""
+    if isinstance(value, Tensor):
+        return {way: value}
+    steps: dict[str, object] = {}
     if isinstance(value, Mapping):
-        parts = [(f"[{key!r}]", part) for key, part in value.items()]
+        steps = {f"[{key!r}]": part for key, part in value.items()}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        steps = {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
     elif isinstance(value, tuple | list):
-        parts = [(f"[{index}]", part) for index, part in enumerate(value)]
-    else:
-        return [(path, value)]
-    return [pair for step, part in parts for pair in _with_ways(part, path + step)]
+        names = getattr(value, "_fields", None)
+        steps = {f"[{place}]" if names is None else f".{names[place]}": part for place, part in enumerate(value)}
+    return {inner: part for step, within in steps.items() for inner, part in _parts(within, way + step).items()}
 
 
 def _no_class_scores(output: Tensor, count: int) -> ModelError:
@@ -173,16 +151,12 @@ def _are_detections(output: object) -> bool:
     return isinstance(output, list) and all(isinstance(rows, Tensor) and rows.shape[1:] == (6,) for rows in output)
 
 
-def _an_example(output: object, entries: list[tuple[str, Tensor]], readable: Mapping[str, Tensor]) -> str:
+def _an_example(listed: Mapping[str, Tensor], readable: Mapping[str, Tensor]) -> str:
     """A callable that would read one class from this output; classes are fewer than an embedding's numbers."""
-    if not entries:
+    if not listed:
         return ""
-    tensors = dict(entries)
-    name = min(readable, key=lambda name: readable[name].shape[1]) if readable else next(iter(tensors))
-    by_name = f"[{name!r}]" if isinstance(output, Mapping) else f".{name}"
-    part = "out" + (name if name.startswith("[") else by_name)
-    tensor = tensors[name]
-    body = part if tensor.ndim < 2 else _one_channel(part, tensor)
+    way = min(readable, key=lambda way: readable[way].shape[1]) if readable else next(iter(listed))
+    body = f"out{way}" if listed[way].ndim < 2 else _one_channel(f"out{way}", listed[way])
     return f", e.g. target=lambda out: {body}" if body else ""
 
 
