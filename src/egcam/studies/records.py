@@ -46,8 +46,8 @@ class Outcome:
     picture: bytes | None = None  # what the model saw, as an encoded image, where the study keeps it
     # The most images in one pass, where memory did not allow the study's; last digits may then differ.
     batch_size: int | None = None
-    # The keys of what was done, and of the image it was done to, as they really were; see `egcam.studies.keys`. "" where
-    # it did not come to that: the outcome then counts for what was asked for.
+    # The keys of what was done, and of the image it was done to, as they really were; see `egcam.studies.keys`. ""
+    # where it did not come to that: the outcome then counts for what was asked for.
     recipe: str = ""
     content: str = ""
 
