@@ -120,7 +120,6 @@ def test_halfway_through_a_new_metric(tmp_path):
     [
         ("samples = 4", "samples = 5", {(model, "expected") for model in "ab"}),
         ("samples = 2", "samples = 3", {(model, method) for model in "ab" for method in METHODS}),
-        ('title = "A study for tests"', "seed = 1", {(model, method) for model in "ab" for method in METHODS}),
         ('layer = "1"', 'layer = "4"', {("b", method) for method in METHODS}),
         ('title = "A study for tests"', 'title = "Another title"', set()),
     ],
@@ -155,14 +154,3 @@ def test_an_image_that_vanished_is_named_and_forgiven(tmp_path):
     back = run_study(file, tmp_path / "out", engine=engine)
     assert engine.units == []
     assert len(back.source.outcomes()) == 4 * 2 * 3
-
-
-def test_references_are_part_of_what_a_method_does(tmp_path):
-    """An image that was a reference is gone: the methods that drew it are done again, the others are not."""
-    go(tmp_path, STUDY, images=4)
-    (tmp_path / "photos" / "001.png").unlink()
-    engine = InProcess()
-    with pytest.warns(StoreWarning, match=r"001\.png"):
-        results = run_study(tmp_path / "study.toml", tmp_path / "out", engine=engine)
-    assert {unit.method for unit in engine.units} == {"expected"}
-    assert numbers(results) == numbers(run_study(tmp_path / "study.toml", tmp_path / "alone", engine=InProcess()))
