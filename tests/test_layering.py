@@ -83,3 +83,11 @@ def test_no_chain_of_imports_is_longer_than_a_reader_can_follow() -> None:
 
     longest = max(map(chain, files), key=len)
     assert len(longest) <= 14, " > ".join(longest)
+
+
+def test_a_package_says_what_lies_in_it_and_names_nothing_else() -> None:
+    for folder in [file.parent for file in SOURCE.rglob("__init__.py") if file.parent != SOURCE]:
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        named = set(re.findall(r"`([a-z_]+)`", text)) - {"egcam", "names", "register"}
+        assert text.count(" ") > 8, folder
+        assert named <= {path.stem for path in (*folder.iterdir(), *SOURCE.iterdir())}, (folder, named)
