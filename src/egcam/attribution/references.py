@@ -39,6 +39,10 @@ Normalisation: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 ReferenceLike: TypeAlias = "Reference | Tensor | str | Callable[..., Tensor] | Iterable[Any] | None"
 
 
+_COUNT = 64  # photographs
+_SIDE = 160
+
+
 class Visit(NamedTuple):
     """Reference number `reference` of an image's references, and how often it came before."""
 
@@ -70,24 +74,30 @@ Bound: TypeAlias = Callable[[Sequence[int], int], Drawn]
 
 
 class Reference(ABC):
-    """A distribution of reference images. `varies` says whether two samples of one image can differ."""
+    """A distribution of reference images.
+
+    Attributes:
+        varies: whether two samples of one image can differ.
+        count: how many images there are to draw from, if that is a number.
+        is_collection: whether it is many images to average over, of which a single one says little.
+    """
 
     varies: bool = True
 
     @property
-    def is_kept(self) -> bool:
-        """Whether its images are the same in every call, so that what a network makes of them is worth keeping."""
+    def count(self) -> int | None:
+        """Unknown, unless a class says otherwise."""
+        return None
+
+    @property
+    def is_collection(self) -> bool:
+        """No, unless a class says otherwise."""
         return False
 
     @property
     @abstractmethod
     def description(self) -> str:
         """A few words for the result, e.g. "64 images" or "blurred (sigma 11.2)"."""
-
-    @property
-    def count(self) -> int | None:
-        """How many images there are to draw from, if that is a number."""
-        return None
 
     def described(self, drawn: int | None) -> str:
         """The description; where it is known that fewer are drawn than there are, "32 of 64 images"."""
@@ -98,11 +108,6 @@ class Reference(ABC):
     @abstractmethod
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """References for `images` (n, C, H, W), which are the images numbered `rows` of the current call."""
-
-    @property
-    def is_collection(self) -> bool:
-        """Whether it is many images to average over, of which a single one says little."""
-        return False
 
     def normalised(self, normalisation: Normalisation | None) -> Reference:
         """The same for images that are known to be normalised like this; what it was made with stays."""
@@ -133,11 +138,6 @@ class Made(Reference):
     def description(self) -> str:
         """The name."""
         return self.name
-
-    @property
-    def is_kept(self) -> bool:
-        """Where it does not depend on the image."""
-        return self.always
 
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """The same reference for every sample."""
@@ -183,11 +183,6 @@ class Mixture(Reference):
     def description(self) -> str:
         """The descriptions of its parts."""
         return " and ".join(part.description for part in self.parts)
-
-    @property
-    def is_kept(self) -> bool:
-        """Where all its parts are."""
-        return all(part.is_kept for part in self.parts)
 
     @property
     def is_collection(self) -> bool:
@@ -255,15 +250,7 @@ class Images(Reference):
         """How many images were read."""
         return len(self._read[0] if self._read else self.pool)
 
-    @property
-    def is_kept(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def is_collection(self) -> bool:
-        """Always."""
-        return True
+    is_collection = True
 
     @property
     def pool(self) -> Tensor:
@@ -354,11 +341,6 @@ class Shade(_Normalised):
         """The name, and what was assumed."""
         return self._with_assumption(self.name)
 
-    @property
-    def is_kept(self) -> bool:
-        """Always."""
-        return True
-
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """The same for every sample, and for all images that are normalised alike."""
         keys: list[Hashable] = [("always", self.name, self._of(image)) for image in images]
@@ -377,20 +359,8 @@ class Photographs(_Normalised):
         """What they are."""
         return self._with_assumption(f"{_COUNT} photographs")
 
-    @property
-    def count(self) -> int:
-        """All of them."""
-        return _COUNT
-
-    @property
-    def is_kept(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def is_collection(self) -> bool:
-        """Always."""
-        return True
+    count = _COUNT
+    is_collection = True
 
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """Photograph number `sample` of a random order, the same for all images."""
@@ -435,10 +405,7 @@ class Usual(_Normalised):
         """What it is."""
         return "usual"
 
-    @property
-    def is_collection(self) -> bool:
-        """Always."""
-        return True
+    is_collection = True
 
     def for_images(self, images: Tensor) -> Reference:
         """The photographs, or `mixed`."""
@@ -448,10 +415,6 @@ class Usual(_Normalised):
     def draw(self, images: Tensor, rows: Sequence[int], sample: int, seed: int) -> Drawn:
         """Those of what it stands for."""
         return self.for_images(images).draw(images, rows, sample, seed)
-
-
-_COUNT = 64
-_SIDE = 160
 
 
 _FROM_0_TO_1: Normalisation = ((0.0,), (1.0,))
@@ -738,9 +701,9 @@ def _least(images: Tensor) -> Tensor:
 
 
 MADE_BY_NAME: dict[str, Callable[[], Reference]] = {
-    "usual": usual,
+    "usual": Usual,
     "mixed": mixed,
-    "photographs": photographs,
+    "photographs": Photographs,
     "blurred": blurred,
     "colours": colours,
     "noise": noise,
@@ -758,7 +721,8 @@ def by_name(name: str) -> Reference:
     'colours'
     """
     name = "colours" if name == "colors" else name
-    check_known(name, MADE_BY_NAME, "reference", SamplingError)
+    if name not in MADE_BY_NAME:
+        check_known(name, MADE_BY_NAME, "reference", SamplingError)
     return MADE_BY_NAME[name]()
 
 

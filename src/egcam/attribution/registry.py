@@ -75,16 +75,21 @@ class Method:
 
     def options(self) -> dict[str, Any]:
         """The options it takes and their defaults, its own before those all methods share."""
-        found: dict[str, Any] = {}
-        for parameter in signature(self.factory).parameters.values():
-            if parameter.kind is Parameter.VAR_KEYWORD:
-                found.update((name, default) for name, default in _common().items() if name not in found)
-            elif parameter.name != "model":
-                found[parameter.name] = parameter.default
-        return found
+        return dict(_options_of(self.factory))
 
 
 _methods = Registry[Method]("method", MethodError)
+
+
+@cache
+def _options_of(factory: Factory) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for parameter in signature(factory).parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            found.update((name, default) for name, default in _common().items() if name not in found)
+        elif parameter.name != "model":
+            found[parameter.name] = parameter.default
+    return found
 
 
 @cache

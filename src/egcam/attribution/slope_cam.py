@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.references import ReferenceLike, as_reference
@@ -98,14 +98,8 @@ class SlopeCAM(Explainer):
         layers = [steps_at(task, point, drawn) for point in task.meter.each(task.probe.points)]
         return Maps(
             [steps.maps.mean(0, keepdim=True) for steps in layers],
-            [_standard_error(steps.maps) for steps in layers] if len(drawn) > 1 else None,
+            [steps.maps.std(0, keepdim=True) / len(drawn) ** 0.5 for steps in layers] if len(drawn) > 1 else None,
             source.described(len(drawn)),
             layers[0].completeness if len(layers) == 1 else None,
             next((steps.inexact for steps in layers if steps.inexact is not None), None),
         )
-
-
-def _standard_error(maps: Tensor) -> Tensor:
-    """(1, h, w) of the mean of maps (n, h, w)."""
-    error: Tensor = maps.std(0, keepdim=True).div(len(maps) ** 0.5)
-    return error

@@ -158,10 +158,10 @@ class _Place:
         return steps
 
     def _by_slopes(self, by_row: bool) -> Steps:
-        ends, recording = self._ends(), Recording(self._whole())
+        ends, recording = self._ends(), Recording(self._first_graph()[1])
         if ends is None or ends.runs:
             seen = self.probe.recorded(self.task.images, self.task.rows, recording)
-            self.task.meter.add(1)
+            self.task.meter.passes += 1
             output, here = seen.output, seen.raw[0]
             runs: Iterable[_Run] = self._run_images(lasts=False) if ends is None else ends.runs
         else:
@@ -220,10 +220,10 @@ class _Place:
 
     def _recorded_rows(self, count: int) -> Record:
         """The image recorded in as many rows as references are run."""
-        recording = Recording(self._whole())
+        recording = Recording(self._first_graph()[1])
         images = self.task.images.expand(count, *self.task.images.shape[1:])
         self.probe.recorded(images, self.task.rows.expand(count), recording)
-        self.task.meter.add(count)
+        self.task.meter.passes += count
         return recording.record
 
     def _scores(self, output: Any, count: int) -> Tensor:
@@ -250,7 +250,7 @@ class _Place:
             return self._kept("without graph", self._run_forward)
         if self.key is None:
             return None
-        fits = len(self.drawn) * self._row_bytes() <= self.task.kept_memory
+        fits = len(self.drawn) * self._first_graph()[0] <= self.task.kept_memory
         return self._kept("with graph", self._run_and_keep) if fits else self._kept("without graph", self._run_forward)
 
     def _kept(self, kind: str, make: Any) -> _Ends:
@@ -260,18 +260,10 @@ class _Place:
         def sized() -> tuple[_Ends, int]:
             ends = make()
             tensors = [ends.activations, *tensors_in(ends.output)]
-            of_graph = self._row_bytes() * len(self.drawn) if ends.runs else 0
+            of_graph = self._first_graph()[0] * len(self.drawn) if ends.runs else 0
             return ends, of_graph + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
         return self.task.session.kept((kind, *self.conditions, self.key, "copies" in self.notes), sized)
-
-    def _row_bytes(self) -> int:
-        """What the graph of one reference takes."""
-        return self._first_graph()[0]
-
-    def _whole(self) -> set[str]:
-        """The names of modules that have to be taken as one operation."""
-        return self._first_graph()[1]
 
     def _first_graph(self) -> tuple[int, set[str]]:
         """What the graph of the first reference shows: its bytes, and which modules have a backward of their own."""
@@ -289,14 +281,14 @@ class _Place:
             saving = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
             with saving, opaque_modules(self.probe.model) as opaque:
                 self.probe.graph(self.drawn[0].images, self.task.rows, SlopeGraph(first=True))
-            self.task.meter.add(1)
+            self.task.meter.passes += 1
             return sum(places.values()), opaque
 
         return self.task.session.fact(("first graph", *self.conditions), measured)
 
     def _rows_at_once(self) -> int:
         most = _MOST_AT_ONCE if self.task.limit is None else self.task.limit
-        return max(1, min(most, self.task.memory // max(1, 2 * self._row_bytes())))
+        return max(1, min(most, self.task.memory // max(1, 2 * self._first_graph()[0])))
 
     def goes_around(self) -> bool:
         """Whether something reaches the output on a way around the layer."""
@@ -315,7 +307,7 @@ class _Place:
             check_rows(self.layer, run.raw[0], len(some))
         other = torch.split(torch.cat([run.raw[0] for run in seen]).flip(0), at_once)
         swapped = _columns([self.probe.replaced(*part, raw) for part, raw in zip(parts, other, strict=True)])
-        self.task.meter.add(4)
+        self.task.meter.passes += 4
         truth = _columns([run.output for run in seen])
         return not truth or len(swapped) != len(truth) or not all(map(_are_swapped, swapped, truth))
 
@@ -324,7 +316,7 @@ class _Place:
         parts = []
         for some in torch.split(self._images(), self.task.batch_size):
             seen = self.probe.forward(some, self.task.rows.expand(len(some)), fast=True)
-            self.task.meter.add(len(some))
+            self.task.meter.passes += len(some)
             parts.append((seen.raw[0], seen.output))
         return _Ends(torch.cat([raw for raw, _ in parts]), _joined([output for _, output in parts]))
 
@@ -337,15 +329,15 @@ class _Place:
     def _run_images(self, lasts: bool) -> Iterator[_Run]:
         """Up to the output, with the graph from the layer on, as many together as fit."""
         for some in torch.split(self._images(), self._rows_at_once()):
-            graph = SlopeGraph("copies" in self.notes, self._whole())
+            graph = SlopeGraph("copies" in self.notes, self._first_graph()[1])
             leaf, output = self.probe.graph(some, self.task.rows.expand(len(some)), graph)
-            self.task.meter.add(len(some))
+            self.task.meter.passes += len(some)
             yield _Run(graph, leaf, output, lasts)
 
     def _run_from_layer(self, tail: Replay, activations: Tensor) -> Iterator[_Run]:
         """From the layer on, with all else as for the image."""
         for some in torch.split(activations, self._rows_at_once()):
-            graph = SlopeGraph("copies" in self.notes, self._whole())
+            graph = SlopeGraph("copies" in self.notes, self._first_graph()[1])
             leaf, output = tail.graph(some, torch.zeros(len(some), dtype=torch.long, device="cpu"), graph)
             self.task.meter.tails += len(some)
             yield _Run(graph, leaf, output)

@@ -141,7 +141,7 @@ class Task:
     def first_pass(self) -> ForwardPass:
         """The pass over the images themselves: settles the targets and keeps activations and scores."""
         seen = self.probe.forward(self.images, self.rows)
-        self.meter.add(len(self.images))
+        self.meter.passes += len(self.images)
         with torch.no_grad():
             self.scores = self.settle(seen.output)
         self.activations = seen.activations
@@ -164,7 +164,7 @@ class Task:
             return scores
 
         seen = self.probe.gradients(self.images, self.rows, score)
-        self.meter.add(len(self.images))
+        self.meter.passes += len(self.images)
         self.scores = seen.scores
         self.activations = seen.activations
         return seen
@@ -219,21 +219,21 @@ class Task:
     def gradients(self, points: Tensor, own: Tensor) -> GradientPass:
         """A pass with gradients at `points`, row b being a variant of this task's image `own[b]`."""
         seen = self.probe.gradients(points, self.rows[own], lambda output: self.scores_of(output, own), fast=True)
-        self.meter.add(len(points))
+        self.meter.passes += len(points)
         return seen
 
     def features(self, points: Tensor, own: Tensor) -> list[Tensor]:
         """The layers' activations at `points`; the pass ends at the last layer."""
         found = self.probe.features(points, self.rows[own])
         if any(point.module is not None for point in self.probe.points):
-            self.meter.add(len(points))
+            self.meter.passes += len(points)
         return found
 
     def scores_at(self, points: Tensor, own: Tensor) -> Tensor:
         """(B,) the explained number at `points`, without gradients."""
         with torch.no_grad():
             scores = self.scores_of(self.probe.forward(points, self.rows[own], fast=True).output, own)
-        self.meter.add(len(points))
+        self.meter.passes += len(points)
         return scores
 
     def scores_of(self, output: Any, own: Tensor) -> Tensor:

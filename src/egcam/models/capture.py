@@ -20,7 +20,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from egcam.errors import LayerError, ModelError
 from egcam.models.inputs import ExtraInputs, Layout
 from egcam.models.layer_output import Reader, Reshape, Ways
-from egcam.models.nested import mapped_tensors, tensor_in, with_first_tensor
+from egcam.models.nested import tensor_in, with_first_tensor
 from egcam.models.restore import add_hook
 from egcam.models.trace import Trace, dry_run
 
@@ -144,7 +144,7 @@ class Probe:
         def attempt(layout: torch.memory_format) -> ForwardPass:
             with torch.no_grad(), self._taps(len(images), with_gradient=False) as taps:
                 output = self._run(images, rows, layout)
-            raw = [images if tap is None else self._tapped(tap) for tap in taps]
+            raw = [self._tapped(tap, images) for tap in taps]
             return ForwardPass(self._activations(taps, images), raw, output)
 
         return self.layout.run(images, attempt) if fast else attempt(torch.preserve_format)
@@ -177,7 +177,7 @@ class Probe:
         def attempt(layout: torch.memory_format) -> list[Tensor]:
             with torch.no_grad(), self._taps(len(images), with_gradient=False, stop=True) as taps, suppress(_Stop):
                 self._run(images, rows, layout)
-            return [images if tap is None else self._tapped(tap) for tap in taps]
+            return [self._tapped(tap, images) for tap in taps]
 
         return self.layout.run(images, attempt)
 
@@ -189,7 +189,7 @@ class Probe:
             recording.watching(self.model),
         ):
             output = self._run(images, rows, torch.preserve_format)
-        return ForwardPass([], [self._tapped_or(tap, images) for tap in taps], output)
+        return ForwardPass([], [self._tapped(tap, images) for tap in taps], output)
 
     def graph(self, images: Tensor, rows: Tensor, graph: SlopeGraph) -> tuple[Tensor, Any]:
         """What the layer returned, (n, …), and the model's output, with the graph of what lies between."""
@@ -199,7 +199,7 @@ class Probe:
             graph.watching(self.model),
         ):
             output = self._run(images, rows, torch.preserve_format)
-        return self._tapped_or(taps[0], images), output
+        return self._tapped(taps[0], images), output
 
     def replaced(self, images: Tensor, rows: Tensor, activations: Tensor) -> Any:
         """The model's output for images when the layer returns `activations` (B, …) in place of its own."""
@@ -281,7 +281,7 @@ class Probe:
             output = self._run(leaf, rows, layout)
             with torch.enable_grad():
                 scores = score(output)
-            sources = [leaf if tap is None else self._tapped(tap) for tap in taps]
+            sources = [self._tapped(tap, leaf) for tap in taps]
             gradients = gradients_of(scores, sources) if scores.requires_grad or is_last_try else None
         if gradients is None:
             if is_last_try:
@@ -291,7 +291,7 @@ class Probe:
             [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, sources, strict=True)],
             [self.as_maps(point, tensor, images) for point, tensor in zip(self.points, gradients, strict=True)],
             scores.detach(),
-            mapped_tensors(output, Tensor.detach),
+            output,
         )
 
     def _refuse_independent(self, taps: Sequence[_Tap]) -> None:
@@ -352,14 +352,12 @@ class Probe:
 
     def _activations(self, taps: list[_Tap | None], images: Tensor) -> list[Tensor]:
         return [
-            self.as_maps(point, images if tap is None else self._tapped(tap), images)
-            for point, tap in zip(self.points, taps, strict=True)
+            self.as_maps(point, self._tapped(tap, images), images) for point, tap in zip(self.points, taps, strict=True)
         ]
 
-    def _tapped_or(self, tap: _Tap | None, images: Tensor) -> Tensor:
-        return images if tap is None else self._tapped(tap)
-
-    def _tapped(self, tap: _Tap) -> Tensor:
+    def _tapped(self, tap: _Tap | None, images: Tensor) -> Tensor:
+        if tap is None:
+            return images
         if tap.tensor is None:
             times = "never runs" if tap.calls == 0 else f"runs only {tap.calls} time(s)"
             raise LayerError(

@@ -230,7 +230,7 @@ def by_class(outputs: Tensor, classes: Sequence[str] | None) -> Tensor:
     They are the same, but for one output z with two class names: those are the logits -z and z, of probabilities
     sigmoid(-z) = 1 - p and sigmoid(z) = p.
     """
-    if class_count(outputs.shape[1], classes) == outputs.shape[1]:
+    if classes is None or class_count(outputs.shape[1], classes) == outputs.shape[1]:
         return outputs
     return torch.cat([-outputs, outputs], 1)
 

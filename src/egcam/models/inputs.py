@@ -317,14 +317,12 @@ def _check_fits(images: Tensor, model: nn.Module) -> None:
             "create or load the model outside of it"
         )
     floats = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
-    if len(floats) == 1 and not _is_autocasting(images.device):
+    kind = images.device.type
+    autocasts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    if len(floats) == 1 and not autocasts:
         (dtype,) = floats
         if dtype != images.dtype:
             raise InputError(f"the model's weights are {dtype}, the images {images.dtype}: pass images.to({dtype})")
-
-
-def _is_autocasting(device: torch.device) -> bool:
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 class Layout:

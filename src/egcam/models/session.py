@@ -118,12 +118,10 @@ class _Same:
         except TypeError:  # dictionaries and the like
             self._value = None
 
-    @property
-    def _lives(self) -> bool:
-        return self._value is None or self._value() is not None
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._address == other._address and self._lives and other._lives
+        if not isinstance(other, _Same) or self._address != other._address:
+            return False
+        return all(one._value is None or one._value() is not None for one in (self, other))
 
     def __hash__(self) -> int:
         return hash(self._address)

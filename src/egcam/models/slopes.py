@@ -85,14 +85,12 @@ class _Following(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         """End the block; an interrupt within an operation, for which torch takes the mode away, must come through."""
-        if not self._is_active:
+        is_active = any(mode is self for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+        if not is_active:
             traceback.clear_frames(error[2])  # what torch was about to do, to put the mode back, is done here
-        if self._is_active:
+            is_active = any(mode is self for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+        if is_active:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    @property
-    def _is_active(self) -> bool:
-        return any(mode is self for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
     def mark(self, value: Any) -> Any:
         """The same, with all tensors marked as following from the layer."""
@@ -241,7 +239,7 @@ class SlopeGraph(_Following):
         self.copies = copies
         self._names: list[str] = []
         self._lock = threading.Lock()  # of all threads: on a graphics card the backward pass runs in another one
-        self._record: Record | None = None
+        self.record = Record()  # of the upper ends, while the graph is run backwards
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -296,7 +294,7 @@ class SlopeGraph(_Following):
         with self._lock:
             if self._names != record.names:
                 raise Unlike
-            self._record = record
+            self.record = record
             try:
                 return list(torch.autograd.grad(outputs, leaves, gradients, retain_graph=keep, allow_unused=True))
             except RuntimeError as error:
@@ -304,12 +302,7 @@ class SlopeGraph(_Following):
                     raise Overwritten from error
                 raise
             finally:
-                self._record = None
-
-    def upper(self, call: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
-        """What an operation got at the upper ends, in shapes that go with those of the lower ones."""
-        assert self._record is not None
-        return [_matched(tensor, shape) for tensor, shape in zip(self._record.inputs[call], shapes, strict=True)]
+                self.record = Record()
 
 
 class _Operation(Function):
@@ -328,7 +321,12 @@ class _Operation(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        slopes = ctx.rule.pull(ctx.saved_tensors, ctx.graph.upper(ctx.call, ctx.shapes), gradients)
+        upper = ctx.graph.record.inputs[ctx.call]
+        ends = [
+            tensor if tensor.shape == shape else _matched(tensor, shape)
+            for tensor, shape in zip(upper, ctx.shapes, strict=True)
+        ]
+        slopes = ctx.rule.pull(ctx.saved_tensors, ends, gradients)
         return None, None, None, *map(_summed, slopes, ctx.shapes)
 
 
@@ -385,8 +383,6 @@ def _name_of(func: Callable[..., Any]) -> tuple[str, bool]:
 
 def _matched(upper: Tensor, shape: torch.Size) -> Tensor:
     """An upper end for each row, wherever the network has put the rows; a single one broadcasts."""
-    if upper.shape == shape:
-        return upper
     if upper.ndim != len(shape):
         raise Unlike
     times = [
@@ -486,10 +482,7 @@ def _of_one_number(
     if not mode.moves(first) or first.is_complex() or any(map(mode.moves, tensors_in([rest, kwargs]))):
         return _by_nodes(mode, name, func, args, kwargs)
 
-    def function(z: Tensor) -> Tensor:
-        result: Tensor = func(z, *rest, **kwargs)
-        return result
-
+    function = (lambda z: func(z, *rest, **kwargs)) if rest or kwargs else func
     if name in _CLIPPED:
         return mode.apply(Clipped(name, function), first)
     if any(True for _ in tensors_in([rest, kwargs])):

@@ -226,7 +226,7 @@ class _Table:
     def read(seen: GradientPass) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings and gradients as rows of numbers, and the model's outputs, of one pass."""
         embedding, gradient = _precise(seen.activations[0]).flatten(1), _precise(seen.gradients[0]).flatten(1)
-        return embedding, gradient, _precise(class_scores(seen.output, len(embedding)))
+        return embedding, gradient, _precise(class_scores(seen.output, len(embedding)).detach())
 
     def write(self, image: Tensor, step: Tensor, embedding: Tensor, gradient: Tensor, outputs: Tensor) -> None:
         """Put down what a pass showed of some images, each at a step."""
