@@ -138,19 +138,13 @@ class Case:
     ) -> Case:
         """The same images, or those at `rows`, with other maps; what is known of the network is known of them too."""
         chosen = list(range(len(self.images))) if rows is None else list(rows)
-        target = self.asked
-        case = Case(
-            self.model,
-            self.images[chosen],
-            heatmaps,
-            of_images(target, chosen),
-            None if self._masks is None else as_masks(self._masks, self.images[:, 0])[chosen],
-            explainer,
+        case = self._like(
+            images=self.images[chosen],
+            heatmaps=heatmaps,
+            target=of_images(self.asked, chosen),
+            masks=None if self._masks is None else as_masks(self._masks, self.images[:, 0])[chosen],
+            explainer=explainer,
             maker=maker,
-            batch_size=self._batch_size,
-            classes=self._classes,
-            dimensions=self.images.ndim - 2,
-            normalisation=self.normalisation,
         )
         case.extra = self.extra.part(torch.tensor(chosen, device="cpu"))
         case._network, case._rows = self._network, [self._rows[place] for place in chosen]
@@ -159,22 +153,29 @@ class Case:
 
     def in_batches_of(self, batch_size: int) -> Case:
         """The same in other batches, which may change last digits: of the network only its output is known."""
-        case = Case(
-            self._model,
-            self._images,
-            self._heatmaps,
-            self._target,
-            self._masks,
-            self._explainer,
-            maker=self.maker,
-            batch_size=batch_size,
-            logits=self._network.logits,
-            classes=self._classes,
-            dimensions=None if self._images is None else self._images.ndim - 2,
-            normalisation=self.normalisation,
-        )
+        case = self._like(batch_size=batch_size, logits=self._network.logits)
         case.extra = self.extra
         return case
+
+    def _like(self, **changes: Any) -> Case:
+        """A case of the same model, but for these arguments and further inputs of the model."""
+        given = {
+            "images": self._images,
+            "heatmaps": self._heatmaps,
+            "target": self._target,
+            "masks": self._masks,
+            "explainer": self._explainer,
+            "maker": self.maker,
+            "batch_size": self._batch_size,
+            "classes": self._classes,
+            "dimensions": self._dimensions,
+            "normalisation": self.normalisation,
+        }
+        return Case(self._model, **given | changes)
+
+    @property
+    def _dimensions(self) -> int | None:
+        return None if self._images is None else self._images.ndim - 2
 
     def undefined(self, images: Tensor, cause: str) -> None:
         """Note why the images at which the (N,) boolean `images` is true have no score; the first cause counts."""
@@ -206,8 +207,7 @@ class Case:
     @cached_property
     def own_maps(self) -> Tensor:
         """(N, h, w) at the explainer's own size; those that are not finite are 0."""
-        dimensions = None if self._images is None else self._images.ndim - 2
-        maps, self.unusable = as_maps(self._made, dimensions=dimensions)
+        maps, self.unusable = as_maps(self._made, dimensions=self._dimensions)
         return maps
 
     @property

@@ -88,11 +88,6 @@ class IncreaseInConfidence(ConfidenceMetric):
         IC = [p_y(x seen through a) > p_y(x)]
 
     Conventions: its mean over images is the published rate. Free of the map's scale.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> IncreaseInConfidence()(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
-        tensor([0., 0.])
     """
 
     def scores(self, case: Case) -> Tensor:
@@ -116,11 +111,6 @@ class AverageGain(ConfidenceMetric):
 
     Conventions: a share, 0 to 1, not per cent; the counterpart of Average Drop; 0 where there was nothing to
     gain. Free of the map's scale.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> AverageGain()(model, torch.rand(2, 3, 4, 4), torch.ones(2, 4, 4))
-        tensor([0., 0.])
     """
 
     def scores(self, case: Case) -> Tensor:

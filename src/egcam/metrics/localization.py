@@ -133,10 +133,6 @@ class RelevanceRankAccuracy(MaskMetric):
 
     Conventions: ties at their expected value, so a constant map scores |S| / D. Only the order of the map
     matters.
-
-    Example:
-        >>> RelevanceRankAccuracy()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
-        tensor([1.])
     """
 
     def scores(self, case: Case) -> Tensor:
@@ -159,10 +155,6 @@ class RelevanceMassAccuracy(MaskMetric):
 
     Conventions: equal to Attribution Localization for maps without negative values; a zero map scores 0; a
     map whose values cancel (|Σ a| below 1e-6 of Σ|a|) has no score. Free of the map's scale.
-
-    Example:
-        >>> RelevanceMassAccuracy()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
-        tensor([0.7500])
     """
 
     def scores(self, case: Case) -> Tensor:
@@ -188,10 +180,6 @@ class PointingGame(MaskMetric):
 
     Attributes:
         tolerance: pixels by which the highest point may miss.
-
-    Example:
-        >>> PointingGame()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
-        tensor([1.])
     """
 
     tolerance: int = 0
@@ -222,10 +210,6 @@ class EnergyPointingGame(MaskMetric):
         EBPG = Σ_S max(a, 0) / Σ max(a, 0)
 
     Conventions: a map without positive values scores 0. Free of the map's scale.
-
-    Example:
-        >>> EnergyPointingGame()(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
-        tensor([0.7500])
     """
 
     def scores(self, case: Case) -> Tensor:

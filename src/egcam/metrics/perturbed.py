@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,11 +47,11 @@ class Perturbed:
         relative_map_change: ||(a - a_k) / a||, |a| kept at 1e-6 or more.
         input_change: ||x - x_k||.
         relative_input_change: ||(x - x_k) / x||, |x| kept at 1e-6 or more.
-        output_change: ||f(x) - f(x_k)|| of those on which the model was run, or None.
-        same_prediction: whether the class of x_k is that of x, of the same ones, or None.
         vanished: whether a_k is zero everywhere.
         finite: whether a_k is finite.
         map_size: (N,) ||a||.
+        output_change: ||f(x) - f(x_k)|| of those on which the model was run, or None.
+        same_prediction: whether the class of x_k is that of x, of the same ones, or None.
     """
 
     map_change: Tensor
@@ -59,20 +59,16 @@ class Perturbed:
     relative_map_change: Tensor
     input_change: Tensor
     relative_input_change: Tensor
-    output_change: Tensor | None
-    same_prediction: Tensor | None
     vanished: Tensor
     finite: Tensor
     map_size: Tensor
+    output_change: Tensor | None = None
+    same_prediction: Tensor | None = None
 
     def first(self, samples: int) -> Perturbed:
         """The same with the first `samples` perturbations only: what a run with fewer would have given."""
-        cut = {
-            name: value[:, :samples]
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor) and value.ndim == 2
-        }
-        return Perturbed(**{**vars(self), **cut})
+        tables = {name: value for name, value in vars(self).items() if value is not None and value.ndim == 2}
+        return replace(self, **{name: value[:, :samples] for name, value in tables.items()})
 
 
 def measure_perturbed(case: Case, copies: Copies, samples: int, outputs: int) -> Perturbed:
@@ -99,21 +95,7 @@ def measure_perturbed(case: Case, copies: Copies, samples: int, outputs: int) ->
         seen = watch.distances(rows, altered, made)
         parts.append(seen | watch.outputs_of(rows, altered, numbers < outputs))
     joined = {name: torch.cat([part[name] for part in parts]).view(-1, len(images)).T for name in parts[0]}
-    columns = {name: joined.get(name) for name in _COLUMNS}
-    return Perturbed(**columns, map_size=_norm(maps))  # type: ignore[arg-type]
-
-
-_COLUMNS = (
-    "map_change",
-    "scaled_map_change",
-    "relative_map_change",
-    "input_change",
-    "relative_input_change",
-    "output_change",
-    "same_prediction",
-    "vanished",
-    "finite",
-)
+    return Perturbed(**joined, map_size=_norm(maps))
 
 
 def _draws(noise: Noise, seed: int, numbers: Tensor, like: Tensor) -> Tensor:

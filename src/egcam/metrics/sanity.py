@@ -103,11 +103,6 @@ class SmoothModelRandomization(ModelRandomization):
     Attributes:
         samples: how many noisy copies are averaged.
         noise: standard deviation, as a share of the image's range.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> SmoothModelRandomization(samples=2)(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
-        tensor([1., 1.])
     """
 
     samples: int = 8
@@ -149,11 +144,6 @@ class EfficientModelRandomization(ExplainerMetric):
     Attributes:
         bins: of the histogram.
         seed: of the new parameters.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> EfficientModelRandomization()(model, torch.rand(2, 3, 4, 4), lambda net: lambda x, y: x.mean(1))
-        tensor([0., 0.])
     """
 
     bins: int = 100
@@ -279,11 +269,6 @@ class RandomLogit(ExplainerMetric):
     Attributes:
         similarity: "ssim", "spearman" or "pearson".
         seed: of the other class.
-
-    Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-        >>> RandomLogit()(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1))
-        tensor([1., 1.])
     """
 
     similarity: str = "ssim"

@@ -44,11 +44,6 @@ class RunningTime(ExplainerMetric):
     Attributes:
         warmup: unmeasured explanations.
         repeats: measurements per image.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> bool((RunningTime()(model, torch.rand(2, 3, 4, 4), lambda x, y: x.mean(1)) > 0).all())
-        True
     """
 
     warmup: int = 1
