@@ -17,17 +17,11 @@ Whole = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 
 
 class Comparable(NamedTuple):
-    """The scores of M methods on N images by one metric, as far as they can be compared.
+    """The scores of M methods on N images by one metric, as far as they can be compared."""
 
-    Attributes:
-        values: (N, M) scores, NaN if an image does not count in a method's mean.
-        compared: (M,) whether the method is compared with the others.
-        images: how many images the means of the compared methods are over; 0 where no method is compared.
-    """
-
-    values: Values
-    compared: Chosen
-    images: int
+    values: Values  # (N, M) scores, NaN if an image does not count in a method's mean
+    compared: Chosen  # (M,) whether the method is compared with the others
+    images: int  # how many images the means of the compared methods are over; 0 where no method is compared
 
 
 def comparable(scores: Values) -> Comparable:

@@ -29,19 +29,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Failure:
-    """A method, or a metric of it, that raised an error.
+    """A method, or a metric of it, that raised an error."""
 
-    Attributes:
-        method: its name in the table.
-        metric: which metric raised; None if the method itself did.
-        image: the image's number; None if all images failed at once.
-        fault: what was raised.
-    """
-
-    method: str
-    metric: str | None
-    image: int | None
-    fault: Fault
+    method: str  # its name in the table
+    metric: str | None  # which metric raised; None if the method itself did
+    image: int | None  # the image's number; None if all images failed at once
+    fault: Fault  # what was raised
 
 
 def fault_of(error: BaseException) -> Fault:

@@ -23,17 +23,11 @@ _MOST = 6
 
 @dataclass(frozen=True)
 class LayerScore:
-    """A layer and how good the maps there are.
+    """A layer and how good the maps there are."""
 
-    Attributes:
-        layer: name, channels, size and cost.
-        mean: insertion less deletion, averaged over the images; higher is better.
-        scores: (N,) of each image.
-    """
-
-    layer: FeatureLayer
-    mean: float
-    scores: Tensor
+    layer: FeatureLayer  # name, channels, size and cost
+    mean: float  # insertion less deletion, averaged over the images; higher is better
+    scores: Tensor  # (N,) of each image
 
 
 def candidate_layers(

@@ -36,23 +36,14 @@ class MeanRank:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean ranks, best first.
+    """Mean ranks, best first."""
 
-    Attributes:
-        methods: those that some metric compares.
-        mean: (M,) the mean rank of each; 1 would be first on every image by every metric.
-        low: (M,) where its interval over images begins, NaN for a single image.
-        high: (M,) where it ends.
-        metrics: those that count.
-        images: how many images do.
-    """
-
-    methods: tuple[str, ...]
-    mean: Values
-    low: Values
-    high: Values
-    metrics: tuple[str, ...]
-    images: int
+    methods: tuple[str, ...]  # those that some metric compares
+    mean: Values  # (M,) the mean rank of each; 1 would be first on every image by every metric
+    low: Values  # (M,) where its interval over images begins, NaN for a single image
+    high: Values  # (M,) where it ends
+    metrics: tuple[str, ...]  # those that count
+    images: int  # how many images do
 
     @property
     def ranks(self) -> list[MeanRank]:

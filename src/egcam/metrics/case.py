@@ -44,17 +44,11 @@ class _Network:
 
 @dataclass(frozen=True)
 class AtLayer:
-    """(N, h, w) maps before they were enlarged, and where they were made, as far as that is known.
+    """(N, h, w) maps before they were enlarged, and where they were made, as far as that is known."""
 
-    Attributes:
-        maps: (N, h, w).
-        layer: the layer's name.
-        reshape: how its output was made a map, if that was said.
-    """
-
-    maps: Tensor
-    layer: str | None = None
-    reshape: Reshape | None = None
+    maps: Tensor  # (N, h, w)
+    layer: str | None = None  # the layer's name
+    reshape: Reshape | None = None  # how its output was made a map, if that was said
 
 
 class Case:

@@ -37,12 +37,6 @@ class Column:
 class TextTable:
     """Cells in rows; the first column names the rows.
 
-    Attributes:
-        columns: from left to right.
-        rows: one cell for each column.
-        highlighted: the numbers of rows that stand out on a web page.
-        foot: a last row set apart, or nothing.
-
     Example:
         >>> table = TextTable((Column("method"), Column("score ↑")), ((Cell("a|b"), Cell("0.5", "best")),))
         >>> print(as_markdown(table), end="")
@@ -51,10 +45,10 @@ class TextTable:
         | a\\|b | **0.5** |
     """
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    highlighted: frozenset[int] = frozenset()
-    foot: tuple[str, ...] = ()
+    columns: tuple[Column, ...]  # from left to right
+    rows: tuple[tuple[Cell, ...], ...]  # one cell for each column
+    highlighted: frozenset[int] = frozenset()  # the numbers of rows that stand out on a web page
+    foot: tuple[str, ...] = ()  # a last row set apart, or nothing
 
 
 def as_markdown(table: TextTable) -> str:
