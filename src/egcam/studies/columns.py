@@ -11,7 +11,7 @@ from egcam.errors import require
 from egcam.evaluation.comparable import Chosen, Whole
 
 _OF_UNITS = ("metric", "setting", "value", "curve")
-_OF_SCORES = ("unit", "metric", "value", "seconds", "cause", "curve")
+_OF_SCORES = ("unit", "metric", "setting", "value", "seconds", "cause", "curve")
 
 
 def arrow() -> Any:
@@ -39,7 +39,7 @@ def joined(parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     pa = arrow()
     begins = np.cumsum([0, *(len(units) for units, _ in parts)])
     moved = [
-        scores.set_column(0, "unit", pa.array(numbers(scores["unit"]) + np.int32(begin)))
+        scores.set_column(0, "unit", pa.array(scores["unit"].to_numpy() + np.int32(begin)))
         for (_, scores), begin in zip(parts, begins, strict=False)
     ]
     return tuple(pa.concat_tables(tables).unify_dictionaries() for tables in ([units for units, _ in parts], moved))
@@ -51,18 +51,13 @@ def taken(units: Any, scores: Any, rows: Whole) -> tuple[Any, Any]:
         return units, scores
     place = np.full(len(units), -1, np.int32)
     place[rows] = np.arange(len(rows))
-    place = place[numbers(scores["unit"])]
+    place = place[scores["unit"].to_numpy()]
     kept = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
     columns = {"unit": arrow().array(place[kept])}
     # Column by column, each let go once it is in order: there is never twice as much in memory.
     for name in scores.column_names[1:]:
         columns[name], scores = scores[name].take(arrow().array(kept)), scores.drop_columns(name)
     return units.take(arrow().array(rows)), arrow().table(columns)
-
-
-def numbers(column: Any) -> Any:
-    """A column of numbers without gaps, or of truth values, as an array."""
-    return column.to_numpy(zero_copy_only=False) if isinstance(column, arrow().Array) else column.to_numpy()
 
 
 def places(column: Any, names: Collection[Any]) -> Whole:
@@ -75,10 +70,11 @@ def places(column: Any, names: Collection[Any]) -> Whole:
     """
     pa = arrow()
     column = column.unify_dictionaries().combine_chunks()
-    if not pa.types.is_dictionary(column.type):
-        return np.asarray(pa.compute.index_in(column, pa.array(list(names), column.type)).fill_null(-1))
-    among = pa.compute.index_in(column.dictionary, pa.array(list(names), column.type.value_type)).fill_null(-1)
-    return np.asarray(np.append(np.asarray(among, np.int32), np.int32(-1))[column.indices.fill_null(-1)])
+    is_coded = pa.types.is_dictionary(column.type)
+    values = column.dictionary if is_coded else column
+    known = names if isinstance(names, pa.Array) else pa.array(list(names), values.type)
+    found = np.asarray(pa.compute.index_in(values, known).fill_null(-1))
+    return np.append(found, np.int32(-1))[column.indices.fill_null(-1)] if is_coded else found
 
 
 def texts(column: Any) -> Any:

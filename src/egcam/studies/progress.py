@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from egcam.progress import Progress as Share
-from egcam.studies.columns import arrow, numbers, places
+from egcam.studies.columns import arrow, places
 from egcam.studies.results import Results, Sourced
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def status(source: Sourced, workers: int = 1, progress: Share | None = None) -> 
     each = results.units // max(1, len(results.models) * len(results.methods))
     failures = Counter(failure.cause for failure in results.failures)
     lacking = results.scores["cause"].is_valid().to_numpy()
-    lacking &= results.done["cause"].is_null().to_numpy()[numbers(results.scores["unit"])]
+    lacking &= results.done["cause"].is_null().to_numpy()[results.scores["unit"].to_numpy()]
     missing = results.scores.filter(arrow().array(lacking))
     gaps = Counter(zip(missing["metric"].to_pylist(), missing["cause"].to_pylist(), strict=True))
     found = _progress(results, each)
@@ -141,7 +141,7 @@ def _progress(results: Results, each: int) -> list[Progress]:
     shape = len(results.models), len(results.methods)
     places_of = places(whole["model"], results.models), places(whole["method"], results.methods)
     place, worked = np.ravel_multi_index(places_of, shape), whole["cause"].is_null().to_numpy()
-    taken_by_unit = numbers(whole["seconds"])
+    taken_by_unit = whole["seconds"].to_numpy()
 
     def counted(chosen: Any, weights: Any = None) -> Any:
         found = np.bincount(place[chosen], None if weights is None else weights[chosen], np.prod(shape))

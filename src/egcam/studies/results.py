@@ -21,7 +21,7 @@ from egcam.metrics.registry import MetricError
 from egcam.metrics.registry import metric as metric_called
 from egcam.metrics.undefined import causes_collected
 from egcam.progress import Progress
-from egcam.studies.columns import among, arrow, numbers, places, texts
+from egcam.studies.columns import among, arrow, places, texts
 from egcam.studies.geometry import height_and_width
 from egcam.studies.plan import WHOLE, Part
 from egcam.studies.records import Floats, Unit
@@ -124,7 +124,7 @@ class Results:
         images, (mine, parts) = len(self.source.manifest.data.images), part
         first = min(images, limit or images)
         units = len(range(mine - 1, first, parts)) * len(self.models) * len(self.methods)
-        image = numbers(self.done["image"])
+        image = self.done["image"].to_numpy()
         asked = (image % parts == mine - 1) & (image < first)
         has_failed = self.done["cause"].is_valid().to_numpy()
         return int((asked & has_failed).sum()), units - int((asked & self.whole).sum())
@@ -132,7 +132,7 @@ class Results:
     @cached_property
     def whole(self) -> Chosen:
         """(U,) whether each outcome has all metrics; one from before the study grew lacks some."""
-        return np.asarray(numbers(self.done["held"]) >= len(self._each))
+        return np.asarray(self.done["held"].to_numpy() >= len(self._each))
 
     @cached_property
     def _each(self) -> frozenset[str]:
@@ -148,7 +148,7 @@ class Results:
     @cached_property
     def _places(self) -> dict[str, Whole]:
         """(M, N) the rows of `done` with each method on each image that every method has finished, by model."""
-        of_model, image = places(self.done["model"], self.models), numbers(self.done["image"])
+        of_model, image = places(self.done["model"], self.models), self.done["image"].to_numpy()
         found = {}
         for place, model in enumerate(self.models):
             rows = np.flatnonzero(of_model == place)
@@ -161,7 +161,7 @@ class Results:
     @cached_property
     def _finished(self) -> dict[str, Whole]:
         """(N,) the numbers of the images that every method has finished, by model."""
-        image = numbers(self.done["image"])
+        image = self.done["image"].to_numpy()
         return {model: image[rows[0]] for model, rows in self._places.items()}
 
     def images(self, model: str) -> tuple[int, ...]:
@@ -203,11 +203,11 @@ class Results:
         cause[:] = np.where(self._errors[rows] == None, _NOT_COMPUTED, self._errors[rows])[:, None]  # noqa: E711
         cell_of_unit = np.full(len(self.done), -1)
         cell_of_unit[rows.ravel()] = np.arange(rows.size)
-        metric, cell = places(self.scores["metric"], self.metrics), cell_of_unit[numbers(self.scores["unit"])]
+        metric, cell = places(self.scores["metric"], self.metrics), cell_of_unit[self.scores["unit"].to_numpy()]
         chosen = np.flatnonzero((metric >= 0) & (cell >= 0))
         at = cell[chosen] // len(names), metric[chosen], cell[chosen] % len(names)
         scores = self.scores.take(arrow().array(chosen))
-        values[at], seconds[at] = numbers(scores["value"]), numbers(scores["seconds"])
+        values[at], seconds[at] = scores["value"].to_numpy(), scores["seconds"].to_numpy()
         cause[at] = texts(scores["cause"])
         for place in (place for place, name in enumerate(self.metrics) if name not in self._each):
             for method, in_the_set in enumerate(self._sets(model)):
@@ -249,7 +249,7 @@ class Results:
             cells = [torch.from_numpy(np.array(maps[images[one]], np.float32)) for one in usable]
             if len({one.shape for one in cells}) > 1:
                 cells = [upsampled(one[None], size)[0] for one in cells]
-            predictions = torch.from_numpy(numbers(self.done["prediction"])[units[usable]])
+            predictions = torch.from_numpy(self.done["prediction"].to_numpy()[units[usable]])
             with causes_collected() as found:
                 scores = sufficiency_of_cells(torch.stack(cells), size, predictions, **spec.options)
             values[usable] = scores.tolist()
@@ -317,7 +317,7 @@ class Results:
                 }
                 scores = pa.concat_tables([scores, pa.table(columns)])
         scores = scores.unify_dictionaries()
-        order = numbers(scores["unit"]).astype(np.int64) * len(self.metrics) + places(scores["metric"], self.metrics)
+        order = scores["unit"].to_numpy().astype(np.int64) * len(self.metrics) + places(scores["metric"], self.metrics)
         return scores if (order[1:] >= order[:-1]).all() else scores.take(pa.array(np.argsort(order)))
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from egcam.progress import Progress, part_of
 from egcam.studies import parquet
-from egcam.studies.columns import among, arrow, joined, numbers, places, split, taken
+from egcam.studies.columns import among, arrow, joined, places, split, taken
 from egcam.studies.locks import Shard, guarded, locked
 from egcam.studies.manifest import Manifest, same_packages
 from egcam.studies.records import Floats, Outcome, Unit
@@ -136,9 +136,9 @@ class Store:
         """
         units, scores = self.tables()
         has_failed = units["cause"].is_valid().to_numpy()
-        held = np.bincount(numbers(scores["unit"])[among(scores["metric"], needs)], minlength=len(units))
+        held = np.bincount(scores["unit"].to_numpy()[among(scores["metric"], needs)], minlength=len(units))
         counts = (held == len(set(needs))) & (failed | ~has_failed)
-        counts &= has_failed | numbers(units["has_map"]) if maps else True
+        counts &= has_failed | units["has_map"].to_numpy() if maps else True
         return {unit for unit, is_done in zip(_units(units), counts.tolist(), strict=True) if is_done}
 
     def tables(self, progress: Progress | None = None) -> tuple[Any, Any]:
@@ -154,7 +154,7 @@ class Store:
     def outcomes(self) -> list[Outcome]:
         """All outcomes as objects, for a few thousand units: in the order of `tables`, without curves and pictures."""
         units, scores = self.tables()
-        begins = np.searchsorted(numbers(scores["unit"]), np.arange(len(units) + 1)).tolist()
+        begins = np.searchsorted(scores["unit"].to_numpy(), np.arange(len(units) + 1)).tolist()
         rows = zip(*(scores[name].to_pylist() for name in ("metric", "value", "seconds", "cause")), strict=True)
         listed, found = list(rows), []
         for unit, row, start, end in zip(_units(units), units.to_pylist(), begins, begins[1:], strict=False):
@@ -239,27 +239,35 @@ class Store:
             progress: called with the share that is read.
             only: of these models, methods or images.
         """
-        manifest = self.manifest
+        manifest, pa = self.manifest, arrow()
+        # What no run has read is in no part.
+        contents = pa.array(manifest.data.images.values(), pa.string())
+        recipes = [recipe for methods in manifest.recipes.values() for recipe in methods.values()]
 
         def needed(table: Any) -> tuple[Any, Any]:
-            """What of a part is needed, so that not all of all parts is in memory at once."""
+            """What of a part belongs to the study and is needed: not all of all parts is in memory at once."""
             units, scores = split(table)
-            is_score = scores["value"].is_valid().to_numpy()
-            held = numbers(scores["unit"])[is_score & among(scores["metric"], manifest.metrics)]
-            units = units.append_column("held", arrow().array(np.bincount(held, minlength=len(units))))
-            units = units.append_column("has_map", units["shape"].is_valid())
-            if metric is not None:
-                is_score = scores["curve"].is_valid().to_numpy() & among(scores["metric"], [metric])
-            kept = among(units["model"], manifest.models) & among(units["method"], manifest.methods)
+            # The number that the image has by now.
+            image = pa.array(places(units["content"], contents), pa.int64())
+            units = units.set_column(units.column_names.index("image"), "image", image)
+            kept = (image.to_numpy() >= 0) & among(units["recipe"], recipes)
+            kept &= among(units["model"], manifest.models) & among(units["method"], manifest.methods)
             for name, values in only.items():
                 kept &= values is None or among(units[name], values)
+            belongs = among(scores["setting"], manifest.settings.values())
+            is_score = belongs & scores["value"].is_valid().to_numpy()
+            held = scores["unit"].to_numpy()[is_score & among(scores["metric"], manifest.metrics)]
+            units = units.append_column("held", pa.array(np.bincount(held, minlength=len(units))))
+            units = units.append_column("has_map", units["shape"].is_valid())
+            if metric is not None:
+                is_score = belongs & scores["curve"].is_valid().to_numpy() & among(scores["metric"], [metric])
             units = units.drop_columns([name for name in ("recipe", "content", "shape") if name not in columns])
-            return taken(units, scores.filter(is_score), np.flatnonzero(kept))
+            return taken(units, scores.filter(pa.array(is_score)).drop_columns("setting"), np.flatnonzero(kept))
 
         units, scores = joined(self._parts((*parquet.KEYS, *columns), needed, progress))
         model, method = places(units["model"], manifest.models), places(units["method"], manifest.methods)
-        image, held = numbers(units["image"]), numbers(units["held"])
-        order = np.lexsort((~numbers(units["has_map"]), units["cause"].is_valid(), -held, method, image, model))
+        image, held = units["image"].to_numpy(), units["held"].to_numpy()
+        order = np.lexsort((~units["has_map"].to_numpy(), units["cause"].is_valid(), -held, method, image, model))
         keys = np.stack((model, image, method))[:, order]
         is_first = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))[: len(order)]
         return taken(units, scores, order[is_first])
@@ -267,10 +275,9 @@ class Store:
     def _parts(
         self, columns: Iterable[str], made: Callable[[Any], Made], progress: Progress | None = None
     ) -> list[Made]:
-        """What is made of the table of each sound part, with the numbers that images have by now."""
+        """What is made of the table of each sound part."""
         wanted = list(dict.fromkeys(columns))
         environments = self.manifest.environments
-        current = _Current(self.manifest)
 
         def read(name: str) -> str | Made | None:
             path = f"{PARTS}/{name}"
@@ -284,7 +291,7 @@ class Store:
             table, versions = parquet.decode(data, wanted, f"{self.folder.rstrip('/')}/{path}")
             if not any(same_packages(versions, accepted) for accepted in environments):
                 return None
-            return made(current.of(table))
+            return made(table)
 
         found = self._map(read, self._part_names(), progress)
         faults = [part for part in found if isinstance(part, str)]
@@ -323,24 +330,6 @@ class Store:
                 found.append(one)
                 part_of(progress, 0.0, 1.0)(len(found) / len(names))
             return found
-
-
-class _Current:
-    """What of the parts belongs to the study: what has its recipes, settings and the present contents of its images."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self._recipes = [recipe for methods in manifest.recipes.values() for recipe in methods.values()]
-        self._settings = list(manifest.settings.values())
-        # What no run has read is in no part.
-        self._contents = list(manifest.data.images.values())
-
-    def of(self, table: Any) -> Any:
-        """The rows of a part that belong to it, with the numbers that images have by now."""
-        image = places(table["content"], self._contents).astype(np.int64)
-        belongs = (image >= 0) & among(table["recipe"], self._recipes)
-        belongs &= table["metric"].is_null().to_numpy() | among(table["setting"], self._settings)
-        table = table.set_column(table.column_names.index("image"), "image", arrow().array(image))
-        return table.filter(arrow().array(belongs))
 
 
 def _units(table: Any) -> list[Unit]:
