@@ -201,7 +201,11 @@ def test_texts_are_the_classes(kind: str, tmp_path: Path) -> None:
     images = torch.stack([classifier.preprocess(PHOTO), classifier.preprocess(PHOTO.rotate(90))])
     with torch.no_grad():
         wanted = model(pixel_values=images, **given).logits_per_image
+        reader, runs = classifier.model.model.text_model, []
+        handle = reader.register_forward_hook(lambda *_: runs.append(1))
         found = classifier.model(images)
+        handle.remove()
+    assert not runs, "the texts were read once"
     assert wanted.std(1).min() > 1e-3, "the texts differ"
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 

@@ -111,50 +111,35 @@ class ImageAgainstTexts(nn.Module):
         self._names = tuple(texts)
         for name, tensor in texts.items():
             self.register_buffer(f"text_{name}", tensor)
-        self._remember_texts()
+        self.register_buffer("_read", None)
+        self._read_texts()
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, texts) how well each text fits each image."""
-        texts = {name: getattr(self, f"text_{name}") for name in self._names}
-        scores: Tensor = self.model(pixel_values=images, **texts).logits_per_image
-        return scores
+        if self._read is None:
+            return self._whole(images).logits_per_image  # type: ignore[no-any-return]
+        features = self.model.get_image_features(pixel_values=images)  # type: ignore[operator]
+        features = features if isinstance(features, Tensor) else features.pooler_output
+        scores: Tensor = features / features.norm(dim=-1, keepdim=True) @ self._read.T
+        return scores * self.model.logit_scale.exp() + getattr(self.model, "logit_bias", 0)  # type: ignore[operator]
 
-    def _remember_texts(self) -> None:
+    def _whole(self, images: Tensor) -> Any:
+        return self.model(pixel_values=images, **{name: getattr(self, f"text_{name}") for name in self._names})
+
+    def _read_texts(self) -> None:
         """Read the texts once instead of in every pass, if that makes no difference."""
-        reader = getattr(self.model, "text_model", None)
-        if not isinstance(reader, nn.Module):
-            return
-        outputs: list[Any] = []
-        handle = reader.register_forward_hook(lambda module, args, output: outputs.append(dict(output)))
         config: Any = self.model.config
         size = int(config.vision_config.image_size)
         image = torch.linspace(-1, 1, 3 * size * size).reshape(1, 3, size, size)
         with torch.no_grad():
-            truth = self(image)
-            handle.remove()
+            whole = self._whole(image)
             try:
-                self.model.text_model = _Remembered(reader, outputs[0])
-                right = torch.allclose(self(image), truth, atol=1e-5)
-            except Exception:  # a reader of another kind
-                right = False
-        if not right:
-            self.model.text_model = reader
-
-
-class _Remembered(nn.Module):
-    """Outputs again what a module of Hugging Face returned."""
-
-    def __init__(self, original: nn.Module, output: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.config = getattr(original, "config", None)
-        self._names = tuple(name for name, value in output.items() if isinstance(value, Tensor))
-        for name in self._names:
-            self.register_buffer(name, output[name].clone())
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as then, in an object of its own, for models write into it."""
-        outputs: Any = importlib.import_module("transformers.modeling_outputs")
-        return outputs.BaseModelOutputWithPooling(**{name: getattr(self, name) for name in self._names})
+                self._read = whole.text_embeds
+                is_same = torch.allclose(self(image), whole.logits_per_image, atol=1e-5)
+            except Exception:  # a model that compares in another way
+                is_same = False
+        if not is_same:
+            self._read = None
 
 
 def _tokens(processor: Any, config: Any, texts: list[str]) -> dict[str, Tensor]:
