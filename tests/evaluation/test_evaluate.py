@@ -89,7 +89,7 @@ def test_work_is_shared(scene):
     evaluate(scene.model, scene.images, {"m": counted}, [*names, "local-lipschitz"])
     assert sum(calls) == 3 * (1 + 10 + 10)
     counting = Counting(scene.model)
-    evaluate(counting, scene.images, {"m": bright}, ["insertion", "deletion", "insertion-deletion"])
+    evaluate(counting, scene.images, {"m": bright}, ["insertion", "deletion", "insertion-deletion"], layer=None)
     # The images once, then both curves: 12 steps each.
     assert counting.seen == 3 * (1 + 12 + 12)
 

@@ -141,8 +141,8 @@ def _as_batch(model: nn.Module | Classifier, images: Any) -> Any:
 def _check_options(options: Options, methods: Iterable[Method]) -> None:
     """An option that nothing takes is a mistake, too."""
     taken = {name for method in methods if isinstance(method, str) for name in registry.takes(method)}
-    for name in options:
-        if name not in taken:
+    for name, value in options.items():
+        if value is not None and name not in taken:
             known = sorted(taken | set(OfModel.__annotations__))
             raise MethodError(f"no method here takes the option {name!r}; {near_misses(name, known)}")
 

@@ -7,6 +7,7 @@ training mean of normalised images, unless another is given). A zero map shows n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from egcam.metrics.registry import ExplainerMetric, ModelMetric, register
 from egcam.metrics.similarity import pearson
 from egcam.models.class_scores import Score
 from egcam.models.targets import of_images
+
+_of_confidence = partial(register, group="confidence")
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,8 @@ class ConfidenceMetric(ModelMetric):
         return case.shown_through_maps(self.baseline, self.score)
 
 
-@register(
+@_of_confidence(
     "average-drop",
-    group="confidence",
     better="lower",
     label="AD",
     meaning="The share of the class score that is lost when only what the map shows is left.",
@@ -73,9 +75,8 @@ def _drop(before: Tensor, after: Tensor) -> Tensor:
     return torch.where(nothing, 0.0 * after, (before - after).clamp(min=0) / torch.where(nothing, 1.0, before))
 
 
-@register(
+@_of_confidence(
     "increase-in-confidence",
-    group="confidence",
     better="higher",
     label="IC",
     meaning="Whether the class score rises when only what the map shows is left.",
@@ -95,9 +96,8 @@ class IncreaseInConfidence(ConfidenceMetric):
         return torch.where((after - before).isfinite(), (after > before).to(before), float("nan"))
 
 
-@register(
+@_of_confidence(
     "average-gain",
-    group="confidence",
     better="higher",
     label="AG",
     meaning="The share of the missing class score that is gained when only what the map shows is left.",
@@ -119,9 +119,8 @@ class AverageGain(ConfidenceMetric):
         return torch.where(full, 0.0 * after, (after - before).clamp(min=0) / torch.where(full, 1.0, 1 - before))
 
 
-@register(
+@_of_confidence(
     "adcc",
-    group="confidence",
     better="higher",
     label="ADCC",
     title="ADCC",
@@ -152,9 +151,8 @@ class Adcc(ExplainerMetric):
         return _harmonic_mean(coherency, simplicity, kept)
 
 
-@register(
+@_of_confidence(
     "arcc",
-    group="confidence",
     better="higher",
     label="ARCC",
     title="ARCC",

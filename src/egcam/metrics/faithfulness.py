@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
@@ -30,6 +31,8 @@ from egcam.metrics.undefined import Causes, settle
 from egcam.models.class_scores import Score, by_class
 
 InfidelityScale = Literal["best", "unit-sum", "raw"]
+
+_faithful = partial(register, group="faithfulness")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,8 @@ class CurveMetric(ModelMetric):
         return self.curve(case).area()
 
 
-@register(
+@_faithful(
     "faithfulness-estimate",
-    group="faithfulness",
     better="higher",
     label="FE",
     meaning="Groups of pixels are removed one at a time; the correlation between their share of the map and the drop "
@@ -119,9 +121,8 @@ class FaithfulnessEstimate(ModelMetric):
         return pearson(group_sums(maps, groups, count), drops).to(drops)
 
 
-@register(
+@_faithful(
     "pixel-flipping",
-    group="faithfulness",
     better="lower",
     label="PF",
     meaning="Pixels are blackened, the most important ones first; the area under the class score.",
@@ -148,9 +149,8 @@ class PixelFlipping(CurveMetric):
         return torch.trapezoid(curve.scores[:, 1:], dx=1.0, dim=1) if self.quantus else curve.area()
 
 
-@register(
+@_faithful(
     "insertion",
-    group="faithfulness",
     better="higher",
     label="Ins",
     meaning="Pixels of a blurred image are put back, the most important ones first; the area under the class score. "
@@ -173,9 +173,8 @@ class Insertion(CurveMetric):
     is_shown: ClassVar[bool] = True
 
 
-@register(
+@_faithful(
     "deletion",
-    group="faithfulness",
     better="lower",
     label="Del",
     meaning="Pixels are removed, the most important ones first; the area under the class score. Low if the map finds "
@@ -198,9 +197,8 @@ class Deletion(CurveMetric):
     is_shown: ClassVar[bool] = True
 
 
-@register(
+@_faithful(
     "insertion-deletion",
-    group="faithfulness",
     better="higher",
     label="Ins-Del",
     title="Insertion-deletion",
@@ -242,9 +240,8 @@ class InsertionDeletion(ModelMetric):
         return inserted.area() - deleted.area()
 
 
-@register(
+@_faithful(
     "irof",
-    group="faithfulness",
     better="higher",
     label="IROF",
     title="IROF",
@@ -321,9 +318,8 @@ def _segments_by_relevance(maps: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     return places.gather(1, labels.flatten(1)).view(labels.shape), (sizes > 0).sum(1)
 
 
-@register(
+@_faithful(
     "sufficiency",
-    group="faithfulness",
     better="higher",
     label="Suff",
     meaning="Of the images with a similar map, the share that get the same prediction.",
@@ -408,9 +404,8 @@ def _sufficiency(maps: Tensor, unusable: Causes, predictions: Tensor, threshold:
     return scores
 
 
-@register(
+@_faithful(
     "infidelity",
-    group="faithfulness",
     better="lower",
     label="Inf",
     meaning="Patches are removed one at a time; how badly the map predicts the change in the class score.",
@@ -534,9 +529,8 @@ def _scaling(scale: str, said: Tensor, drops: Tensor, maps: Tensor) -> Tensor:
     return torch.where(over > 0, fit / torch.where(over > 0, over, 1.0), 0.0)
 
 
-@register(
+@_faithful(
     "sensitivity-n",
-    group="faithfulness",
     better="higher",
     label="Sens-n",
     meaning="Random sets of pixels are removed; the correlation between their share of the map and the drop in the "
@@ -597,9 +591,8 @@ def _random_places(images: Tensor, seed: int, subsets: int) -> Tensor:
     return torch.stack(orders).view(-1, *size).to(images.device)
 
 
-@register(
+@_faithful(
     "monotonicity",
-    group="faithfulness",
     better="higher",
     label="Mono",
     meaning="Pixels are added, the least important ones first; the share of steps that do not lower the class score.",
