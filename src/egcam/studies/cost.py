@@ -18,9 +18,9 @@ from egcam.studies.worker import UnitWorker
 # A method's first unit also prepares it: its references, the layer. One that takes longer hardly feels that.
 _LONG = 20.0
 # Measured: seconds of `egcam study report` on results of 9.5 million scores, two cores, before scores were in columns;
-# its memory by benchmarks/report_memory.py on 3 million. Parts of 4,000 to 1.5 million units.
+# its memory by benchmarks/report_memory.py on a million. Parts of 4,000 to 1.5 million units.
 _REPORT_START, _REPORT_ROW = 8.0, 36e-6
-_REPORT_BYTES, _REPORT_ROW_BYTES = 980_000_000, 170
+_REPORT_BYTES, _REPORT_ROW_BYTES = 980_000_000, 140
 _UNIT_BYTES, _SCORE_BYTES, _CURVE_BYTES, _PIXEL_BYTES = 60, 18, 200, 4
 
 
