@@ -415,9 +415,6 @@ def by_formula(
 ) -> Tensor:
     with watched(network) as shown:
         egcam.explain(network, image[None], method, target, score=score, signed=signed, **options_of(method))
-        if method != "slope-cam":  # whose references are shown once
-            shown.clear()  # also of what finds out about the network
-            egcam.explain(network, image[None], method, target, score=score, signed=signed, **options_of(method))
     return torch.from_numpy(FORMULAS[method](Case(network, image, target, score, signed, shown)))
 
 
