@@ -26,6 +26,7 @@ from support.small_models import (
     Kept,
     SmallNet,
     WithOutput,
+    covering,
     explainer,
     pictures,
     seeded,
@@ -540,10 +541,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "form"), covering(METHODS, FORMS))
 def test_structured_outputs(method, form):
-    model, images = WithOutput(form).eval(), pictures()
+    model, images = WithOutput(FORMS[form]).eval(), pictures()
     found = explainer(method, model, signed=True)(images, [1, 2])
     expected = explainer(method, small_net(), signed=True)(images, [1, 2])
     assert torch.allclose(found.maps, expected.maps, rtol=1e-5, atol=1e-7)

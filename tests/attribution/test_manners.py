@@ -25,6 +25,7 @@ from support.small_models import (
     METHODS,
     Kept,
     SmallNet,
+    covering,
     explainer,
     options,
     pictures,
@@ -116,8 +117,7 @@ def test_a_forward_that_raises_half_way_changes_nothing(method, failing):
     assert model.passes >= failing
 
 
-@pytest.mark.parametrize("target", [99, [0, 77], "tabby", lambda output: output])
-@every_method
+@pytest.mark.parametrize(("method", "target"), covering(METHODS, [99, [0, 77], "tabby", lambda output: output]))
 def test_a_wrong_target_changes_nothing(method, target):
     model, images = busy_net(), pictures()
     kept = Kept(model, images)
@@ -392,8 +392,10 @@ def _compiled(model: nn.Module) -> nn.Module:
     return torch.compile(model, backend="eager")
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, _compiled, lambda model: nn.DataParallel(_compiled(model))])
-@every_method
+WRAPS = [nn.DataParallel, _compiled, lambda model: nn.DataParallel(_compiled(model))]
+
+
+@pytest.mark.parametrize(("method", "wrap"), covering(METHODS, WRAPS))
 def test_wrapped_models_are_seen_through(method, wrap):
     model, images = small_net(train=True), pictures()
     expected = maps(method, model, images)

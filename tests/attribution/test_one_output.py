@@ -18,7 +18,7 @@ import egcam
 from egcam import metrics
 from egcam.cli import app
 from egcam.models.zoo import load
-from support.small_models import METHODS, explainer, pictures, seeded
+from support.small_models import METHODS, covering, explainer, pictures, seeded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ["benign", "malignant"]
@@ -65,8 +65,7 @@ def test_the_probability_of_one_output_is_its_sigmoid(method, score):
     assert found.maps.abs().max() > 0
 
 
-@pytest.mark.parametrize("target", [1, "malignant", "Malignant"])
-@pytest.mark.parametrize("method", HEAD_FREE)
+@pytest.mark.parametrize(("method", "target"), covering(HEAD_FREE, [1, "malignant", "Malignant"]))
 def test_the_positive_class_is_the_output(method, target):
     found = explainer(method, binary(), signed=True, classes=NAMES)(_images(), target)
     assert found.targets.tolist() == [1] * 4
@@ -75,8 +74,7 @@ def test_the_positive_class_is_the_output(method, target):
     assert torch.allclose(found.maps, maps(method, lambda output: output[:, 0]), rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("target", [0, "benign"])
-@pytest.mark.parametrize("method", HEAD_FREE)
+@pytest.mark.parametrize(("method", "target"), covering(HEAD_FREE, [0, "benign"]))
 def test_the_negative_class_is_its_negation(method, target):
     found = explainer(method, binary(), signed=True, classes=NAMES)(_images(), target)
     assert found.targets.tolist() == [0] * 4

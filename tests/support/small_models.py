@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,6 +28,18 @@ def options(method: str, **more: Any) -> dict[str, Any]:
     """Few samples, and of `more` what the method takes."""
     taken = registry.takes(method)
     return {name: value for name, value in {**_CHEAP, **more}.items() if name in taken}
+
+
+FEW = ("grad-cam", "slope-cam", "score-cam", "ablation-cam")
+
+
+def covering(methods: Iterable[str], values: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Each value with a few methods, one of each way through the network, and each method with the last value.
+
+    For what the same code does for all methods.
+    """
+    values = list(values)
+    return [(method, value) for method in methods for value in values if method in FEW or value is values[-1]]
 
 
 def explainer(method: str, model: nn.Module, **more: Any) -> egcam.Explainer:
