@@ -188,7 +188,7 @@ def test_storage_out_of_reach_has_an_exit_code_of_its_own():
 
     fsspec.register_implementation("lost", Lost, clobber=True)
     result = run("status", "lost://results")
-    assert result.exit_code == 5
+    assert result.exit_code == 5, result.stderr
     assert "reset by peer" in result.stderr
 
 
@@ -275,18 +275,6 @@ def test_a_damaged_part_is_named_in_one_plain_line(done):
     assert lines[0].startswith(f"egcam: warning: {folder}/parts: damaged parts were left out")
     assert "StoreWarning" not in result.stderr
     assert ".py:" not in result.stderr
-
-
-def test_differences_are_listed_line_by_line(done, tmp_path):
-    file, folder, _ = done
-    other = file.with_name("other.toml")
-    other.write_text(file.read_text().replace("samples = 4", "samples = 5").replace('layer = "4"', 'layer = "2"'))
-    try:
-        result = run("run", other, "--out", folder)
-    finally:
-        other.unlink()
-    assert result.exit_code == 2
-    assert sum(line.startswith("  ") for line in result.stderr.splitlines()) >= 2
 
 
 def test_names_are_whole_at_80_columns(done):

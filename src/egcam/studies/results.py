@@ -75,8 +75,9 @@ class Results:
     def of(cls, source: Sourced, progress: Progress | None = None) -> Results:
         """The results in a store or a folder (or behind a URL such as s3://bucket/results)."""
         store = source if isinstance(source, Store) else Store(source)
+        manifest = store.manifest
         try:
-            study = Study.model_validate(store.manifest.study)
+            study = Study.model_validate(manifest.study)
         except (ValueError, TypeError) as error:
             said = " ".join(str(error).split())[:300]
             raise ResultsError(
