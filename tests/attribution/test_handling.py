@@ -19,7 +19,7 @@ from egcam.attribution.regions import boxes_around
 from egcam.drawing.palette import signed_colors
 from egcam.errors import InputError, InputWarning
 from egcam.models.preprocessing import FlippedPreprocessing, Preprocessing
-from egcam.models.weight_checksum import weights_of
+from egcam.models.session import weights_of
 from support.small_models import pictures, small_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,7 +13,7 @@ from torch import Tensor
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.errors import InputError, require
 from egcam.imageops import in_double
-from egcam.models.weight_checksum import CHECKSUM_DIGITS, bytes_of
+from egcam.models.session import CHECKSUM_DIGITS, bytes_of
 
 if TYPE_CHECKING:
     import pandas as pd

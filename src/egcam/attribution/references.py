@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from egcam.errors import SamplingError, check_known
 from egcam.imageops import gaussian_blur, places, size_of
-from egcam.models import weight_checksum
+from egcam.models.session import bytes_of
 from egcam.rng import OwnDraws, generator, like
 
 __all__ = ["Drawn", "Images", "Reference", "as_reference", "black", "blurred", "by_name", "colours", "constant"]
@@ -284,7 +284,7 @@ class Images(Reference):
         # By content: a session outlives a pool, and the user may write to it between calls.
         @cache
         def content(index: int) -> bytes:
-            return blake2b(weight_checksum.bytes_of(pool[index]), digest_size=16).digest()
+            return blake2b(bytes_of(pool[index]), digest_size=16).digest()
 
         def draw(own: Sequence[int], sample: int) -> Drawn:
             visits = [Visit(sample % len(others[i]), sample // len(others[i])) for i in own]

@@ -23,7 +23,7 @@ from egcam.attribution.task import Progress
 from egcam.errors import InputError, TargetError
 from egcam.imageops import Size
 from egcam.models.class_scores import known_classes
-from egcam.models.weight_checksum import weights_of
+from egcam.models.session import weights_of
 from egcam.targets.masks import Mask, class_map
 
 Blend: TypeAlias = Literal["gaussian", "constant"] | Tensor

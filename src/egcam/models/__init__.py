@@ -6,7 +6,7 @@
 - Which layer, and where it lies: `trace`, `dependence`, `layers`, `place_layers`, `layer_output`, `place_check`;
   README.md has the idea.
 - Passes: `capture` (one), `replay` (from a layer on), `slopes` and `slope_rules`, `attention`, `cells`.
-- What stays: `session` and `weight_checksum` (what is found out, once for a model), `restore` and `shadow` (the model
+- What stays: `session` (what is found out, once for a model, and its weights), `restore` and `shadow` (the model
   is left as it was).
 
 May use what needs no network: errors, draws, images. All of egcam's other packages use it.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from egcam.models.weight_checksum import weights_of
+from egcam.models.session import weights_of
 
 
 def network() -> nn.Module:
