@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -132,4 +133,6 @@ def foreign_requests(window: Any, own: str) -> list[str]:
         message = json.loads(entry["message"])["message"]
         if message["method"] == "Network.requestWillBeSent":
             asked.append(message["params"]["request"]["url"])
-    return [url for url in asked if url.startswith(("http:", "https:", "ws:", "wss:")) and not url.startswith(own)]
+    server = urlsplit(own).hostname, urlsplit(own).port
+    parts = [(url, urlsplit(url)) for url in asked if url.startswith(("http:", "https:", "ws:", "wss:"))]
+    return [url for url, part in parts if (part.hostname, part.port) != server]
