@@ -117,7 +117,7 @@ class Explainer(ABC):
     cpu_memory: ClassVar[int] = 384 * 2**20
     cause_of_zero: ClassVar[str] = (
         "the gradient is zero at the layer, as where the output is saturated or the layer does not reach the target; "
-        "'slope-cam' averages the gradient over a path and so sees past saturation"
+        "'slope-cam' compares the image with others and so sees past saturation"
     )
 
     def __init__(

@@ -45,7 +45,7 @@ class Completeness:
     expected: Tensor
     around: Tensor
     exact: Tensor
-    attributions: Tensor | None = None
+    attributions: Tensor | None = field(default=None, repr=False)
 
     @property
     def gap(self) -> Tensor:
