@@ -37,7 +37,11 @@ def main() -> None:
         model = models.get_model(name, weights=None, **own) if name in TORCHVISION else timm.create_model(name)
         side = 224 if name in TORCHVISION else model.default_cfg["input_size"][-1]
         cam = egcam.SlopeCAM(model.eval(), reference=torch.randn(4, 3, side, side), signed=True)
-        found = cam(torch.randn(1, 3, side, side))
+        try:
+            found = cam(torch.randn(1, 3, side, side))
+        except egcam.EgcamError as error:
+            print(f"{name:34s} refused: {error}")
+            continue
         sums = found.completeness
         if sums is None:
             print(f"{name:34s} {found.layer}: several layers, whose sums are not told")
