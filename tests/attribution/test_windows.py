@@ -152,6 +152,9 @@ def test_a_stopped_run_goes_on_to_the_same_map(tmp_path: Path) -> None:
     assert torch.equal(found.maps, undisturbed.maps)
     assert torch.equal(found.error, undisturbed.error)
     assert torch.equal(found.completeness.total, undisturbed.completeness.total)
+    loaded = egcam.Explanation.load(found.save(tmp_path / "kept", pictures=False))
+    assert torch.equal(loaded.maps, found.maps)
+    assert loaded.options["windows"] == [16, 16]
     again: list[int] = []
     windows.explain(source, folder=tmp_path, progress=lambda done, _: again.append(done), **options)
     assert again == [len(windows.starts((40, 56)))], "nothing is left to do"

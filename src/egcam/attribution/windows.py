@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from egcam.attribution.explainer import plain_settings
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.attribution.registry import create
 from egcam.attribution.task import Progress
@@ -162,7 +163,7 @@ class Windows:
                 kept.write(sums)
             if progress is not None:
                 progress(sums.done, len(starts))
-        facts = {**options, "windows": list(self.size), "overlap": self.overlap}
+        facts = {**explainer._options(), "score": explainer.score, "windows": list(self.size), "overlap": self.overlap}
         return sums.explanation(self.model, size, target, bool(options.get("signed")), explainer.classes, facts)
 
     def _wanted(self, target: Any, options: dict[str, Any]) -> Any:
@@ -395,8 +396,8 @@ def _digest(tensor: Tensor | None) -> str:
     return "" if tensor is None else sha256(tensor.contiguous().cpu().numpy().tobytes()).hexdigest()
 
 
-def _plain(value: Any) -> str:
-    return f"tensor {tuple(value.shape)} {_digest(value)}" if isinstance(value, Tensor) else repr(value)
+def _plain(value: Any) -> Any:
+    return f"tensor {tuple(value.shape)} {_digest(value)}" if isinstance(value, Tensor) else plain_settings(value)
 
 
 def _named(target: Any) -> str:
