@@ -22,6 +22,7 @@ from egcam.attribution.cam import IntegratedGradCAM as IntegratedGradCAM
 from egcam.attribution.cam import LayerCAM as LayerCAM
 from egcam.attribution.cam import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
 from egcam.attribution.cam import XGradCAM as XGradCAM
+from egcam.attribution.eigen import KPCACAM as KPCACAM
 from egcam.attribution.eigen import EigenCAM as EigenCAM
 from egcam.attribution.eigen import EigenGradCAM as EigenGradCAM
 from egcam.attribution.estimators import Expected as Expected
@@ -40,6 +41,8 @@ from egcam.attribution.kernels import Kernel as Kernel
 from egcam.attribution.lrp import LRP as LRP
 from egcam.attribution.occlusion import Occlusion as Occlusion
 from egcam.attribution.paths import RandomSubset as RandomSubset
+from egcam.attribution.perturbation import ISCAM as ISCAM
+from egcam.attribution.perturbation import SSCAM as SSCAM
 from egcam.attribution.perturbation import AblationCAM as AblationCAM
 from egcam.attribution.perturbation import ScoreCAM as ScoreCAM
 from egcam.attribution.registry import explain as explain
@@ -51,6 +54,7 @@ from egcam.attribution.saliency import InputGradient as InputGradient
 from egcam.attribution.saliency import IntegratedGradients as IntegratedGradients
 from egcam.attribution.saliency import SmoothGrad as SmoothGrad
 from egcam.attribution.shapley import SuperpixelShapley as SuperpixelShapley
+from egcam.attribution.shapley_cam import ShapleyCAM as ShapleyCAM
 from egcam.attribution.slope_cam import SlopeCAM as SlopeCAM
 from egcam.attribution.surrogates import LIME as LIME
 from egcam.attribution.surrogates import KernelSHAP as KernelSHAP

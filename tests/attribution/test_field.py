@@ -49,12 +49,100 @@ def test_the_principal_weighting_takes_averaged_gradients() -> None:
     torch.testing.assert_close(cam(image, 1).maps[0], torch.from_numpy(component.reshape(4, 3)), **EXACT)
 
 
-def test_planes_of_nan_give_nan_and_no_error() -> None:
+@pytest.mark.parametrize("method", ["eigen-cam", "kpca-cam"])
+def test_planes_of_nan_give_nan_and_no_error(method: str) -> None:
     network, images = perceptron_head(), pictures(2)
     with torch.no_grad():
         network.features[2].bias[0] = float("nan")
     with pytest.warns(egcam.errors.NonFiniteMapWarning):
-        assert egcam.EigenCAM(network, LAYER)(images, 0).maps.isnan().all()
+        assert egcam.explain(network, images, method, layer=LAYER).maps.isnan().all()
+
+
+def test_kernel_pca_is_scikit_learns() -> None:
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    network, images = perceptron_head(), pictures(2)
+    for gamma in (None, 0.3):
+        maps = egcam.explain(network, images, "kpca-cam", layer=LAYER, gamma=gamma, signed=True).maps
+        for own, activations in zip(maps, network.features(images).detach().flatten(2).numpy(), strict=True):
+            cells = (activations - activations.mean(1, keepdims=True)).T
+            theirs = decomposition.KernelPCA(1, kernel="sigmoid", gamma=gamma).fit_transform(cells)[:, 0]
+            theirs *= np.sign((theirs * activations.sum(0)).sum())
+            np.testing.assert_allclose(own.flatten().numpy(), theirs, atol=1e-9)
+
+
+# -- second derivatives ----------------------------------------------------------------------------
+
+
+def test_shapley_cam_takes_half_the_curvature_off_the_gradient() -> None:
+    network, images = smooth_everywhere(), pictures(2)
+    found = egcam.explain(network, images, "shapley-cam", target=1, layer=LAYER, signed=True, batch_size=1)
+    for own, image in zip(found.maps, images, strict=True):
+        activations = network.features(image[None]).detach()
+
+        def score(planes: Tensor) -> Tensor:
+            return network.head(planes)[0, 1]
+
+        gradient = torch.autograd.functional.jacobian(score, activations)
+        _, product = torch.autograd.functional.hvp(score, activations, activations)
+        assert product.abs().max() > 1e-6
+        weights = (gradient - product / 2).mean((2, 3), keepdim=True)
+        torch.testing.assert_close(own, (weights * activations).sum(1)[0], **EXACT)
+
+
+def test_shapley_cam_is_grad_cam_where_nothing_bends() -> None:
+    network, images = pooled_linear_head(), pictures(2)
+    maps = [egcam.explain(network, images, name, target=1, layer=LAYER, signed=True).maps for name in SAME_IF_LINEAR]
+    torch.testing.assert_close(maps[0], maps[1], **EXACT)
+
+
+SAME_IF_LINEAR = ("shapley-cam", "grad-cam")
+
+
+# -- several masks of each channel -----------------------------------------------------------------
+
+
+def scores_of_masks(network: nn.Module, image: Tensor, masks: Tensor) -> Tensor:
+    with torch.no_grad():
+        return network(image * masks)[:, 1]
+
+
+def enlarged(planes: Tensor, image: Tensor) -> Tensor:
+    return functional.interpolate(planes[:, None], image.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def scaled(planes: Tensor) -> Tensor:
+    low, high = planes.amin((2, 3), keepdim=True), planes.amax((2, 3), keepdim=True)
+    return (planes - low) / (high - low)
+
+
+def test_is_cam_grows_its_masks_in_steps() -> None:
+    network, image = perceptron_head(), pictures(1)
+    planes = network.features(image).detach()[0]
+    masks = scaled(enlarged(planes, image))
+    scores = sum(scores_of_masks(network, image, masks * share) for share in (1 / 3, 3 / 3, 6 / 3)) / 3
+    expected = (scores.softmax(0)[:, None, None] * planes).sum(0)
+    found = egcam.explain(network, image, "is-cam", target=1, layer=LAYER, samples=3, signed=True)
+    torch.testing.assert_close(found.maps[0], expected, **EXACT)
+
+
+def test_ss_cam_averages_over_noisy_masks_and_is_score_cam_without_noise() -> None:
+    network, image = perceptron_head(), pictures(1)
+    options = {"target": 1, "layer": LAYER, "signed": True}
+    plain = egcam.explain(network, image, "score-cam", **options).maps
+    torch.testing.assert_close(egcam.explain(network, image, "ss-cam", samples=2, scale=0.0, **options).maps, plain)
+    alone = egcam.explain(network, image, "ss-cam", samples=40, seed=1, batch_size=1, **options).maps
+    together = egcam.explain(network, image, "ss-cam", samples=40, seed=1, batch_size=9, **options).maps
+    other = egcam.explain(network, image, "ss-cam", samples=40, seed=2, **options).maps
+    torch.testing.assert_close(alone, together, **EXACT)
+    assert (other - alone).abs().max() > 1e-9
+    planes = network.features(image).detach()[0]
+    source = torch.Generator().manual_seed(5)
+    large = enlarged(planes, image)
+    draws = [torch.randn(large.shape, generator=source, dtype=large.dtype) for _ in range(400)]
+    scores = torch.stack([scores_of_masks(network, image, scaled(large + 2 * noise)) for noise in draws]).mean(0)
+    expected = (scores.softmax(0)[:, None, None] * planes).sum(0)
+    many = egcam.explain(network, image, "ss-cam", samples=400, **options).maps[0]
+    assert (many - expected).abs().max() < 0.05 * expected.abs().max()
 
 
 def test_centred_components_have_mean_zero() -> None:

@@ -75,7 +75,7 @@ def test_a_name_is_given_once_and_a_group_is_one_of_four() -> None:
 
 def test_built_in_methods_are_all_described_and_all_drawn_differently() -> None:
     records = list(registry.records())
-    assert len({one.label for one in records}) == len({one.line for one in records}) == len(records) == 30
+    assert len({one.label for one in records}) == len({one.line for one in records}) == len(records) == 34
     assert all(one.group != "yours" and one.summary != "registered by you" for one in records)
     colors = {one.line[0] for one in records if one.line is not None}
     assert colors <= set(palette.COLORS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from egcam.attribution.cam import _NamedCAM
 from egcam.attribution.estimators import Estimator
@@ -12,7 +13,7 @@ from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
 from egcam.attribution.task import Maps, Task
 from egcam.attribution.weightings import Principal, first_component
-from egcam.imageops import wide_enough
+from egcam.imageops import wide_enough, widest
 from egcam.models.layers import Layer
 
 
@@ -54,6 +55,61 @@ class EigenCAM(Explainer):
 
     def _options(self) -> dict[str, Any]:
         return {"centred": self.centred}
+
+
+@register(
+    "kpca-cam",
+    label="KPCA-CAM",
+    summary="the first component of the activations by kernel PCA, whatever the class",
+    group="gradient-free",
+    line=("grey", ":", "D"),
+)
+class KPCACAM(Explainer):
+    """KPCA-CAM (Karmani et al., 2024): map = relu( sqrt(l) u ), l and u the first eigenvalue and eigenvector of
+
+        H K H,   K_ij = tanh( gamma a_i . a_j + 1 ),   H = 1 - 1/n,
+
+    a_i the activations at cell i, less each channel's mean over the n cells. The sign is such that the map agrees with
+    the activations' sum. The map does not depend on the target.
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        gamma: of the kernel; by default 1 / K for K channels.
+        common: the options all explainers take.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 3))
+        >>> KPCACAM(net)(torch.rand(1, 1, 8, 8)).maps.shape
+        torch.Size([1, 6, 6])
+    """
+
+    def __init__(
+        self, model: nn.Module, layer: Layer = None, *, gamma: float | None = None, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(model, layer, **common)
+        self.gamma = gamma
+
+    def _explain(self, task: Task) -> Maps:
+        task.first_pass()
+        return Maps([self._component(wide_enough(layer)) for layer in task.activations])
+
+    def _component(self, activations: Tensor) -> Tensor:
+        """(n, h, w)."""
+        flat = widest(activations.flatten(2))
+        broken = ~flat.flatten(1).isfinite().all(1)[:, None]
+        flat = flat.masked_fill(broken[:, None], 0)
+        cells = (flat - flat.mean(2, keepdim=True)).mT
+        kernel = torch.tanh(cells @ cells.mT * (self.gamma or 1 / flat.shape[1]) + 1)
+        rows, columns = kernel.mean(1, keepdim=True), kernel.mean(2, keepdim=True)
+        values, vectors = torch.linalg.eigh(kernel - rows - columns + rows.mean(2, keepdim=True))
+        first = vectors[..., -1] * values[..., -1:].clamp(min=0).sqrt()
+        agrees = (first * flat.sum(1)).sum(1, keepdim=True) >= 0
+        first = torch.where(agrees, first, -first).masked_fill(broken, float("nan"))
+        return first.to(activations).reshape(len(flat), *activations.shape[2:])
+
+    def _options(self) -> dict[str, Any]:
+        return {"gamma": self.gamma}
 
 
 @register(

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from egcam.attribution.explainer import Common, Explainer
 from egcam.attribution.registry import register
 from egcam.attribution.task import Maps, Task
-from egcam.errors import LayerError
+from egcam.errors import LayerError, check_count
 from egcam.imageops import by_row, interpolated, places, size_of, wide_enough
 from egcam.models.layers import Layer, LayerPoint
 from egcam.models.replay import Replay
+from egcam.rng import generator
 
 
 @register(
@@ -39,6 +40,8 @@ class ScoreCAM(Explainer):
     """
 
     cpu_memory = 256 * 2**20  # without a backward pass, larger batches gain nothing
+    samples = 1  # masks of each channel
+    blanks_constants = True  # a channel that is constant has the mask 0
 
     def __init__(
         self, model: nn.Module, layer: Layer = None, *, align_corners: bool = False, **common: Unpack[Common]
@@ -60,29 +63,130 @@ class ScoreCAM(Explainer):
         return torch.stack(found)
 
     def _scores(self, task: Task, image: int, channels: Tensor) -> Tensor:
-        """(K,) the target's score for the image under each channel's mask."""
+        """(K,) the target's score for the image under each channel's mask, or its mean over several masks."""
         flat = channels.flatten(1)
-        varied = (flat.amax(1) > flat.amin(1)).nonzero()[:, 0]
-        constant = len(varied) < len(channels)
+        is_varied = (
+            flat.amax(1) > flat.amin(1) if self.blanks_constants else torch.ones_like(flat[:, 0], dtype=torch.bool)
+        )
+        varied = is_varied.nonzero()[:, 0]
         scores = channels.new_zeros(len(channels))
         own = torch.tensor([image], device="cpu")
-        if constant:
-            scores += wide_enough(task.scores_at(torch.zeros_like(task.images[own]), own))[0].to(scores)
+        if len(varied) < len(channels):
+            blank = task.scores_at(torch.zeros_like(task.images[own]), own)
+            scores[~is_varied] = wide_enough(blank)[0].to(scores)
         for some in task.meter.each(torch.split(varied, task.batch_size)):
-            masks = self._masks(channels[some], task.images)
-            points = task.images[image] * masks
-            scores[some] = wide_enough(task.scores_at(points, own.expand(len(some)))).to(scores)
+            for sample in range(self.samples):
+                points = task.images[image] * self._masks(channels[some], task.images, some, sample)
+                scores[some] += wide_enough(task.scores_at(points, own.expand(len(some)))).to(scores) / self.samples
         return scores
 
-    def _masks(self, channels: Tensor, images: Tensor) -> Tensor:
-        """(B, 1, H, W) in [0, 1], of the images' dtype."""
-        large = interpolated(channels[:, None], size_of(images), self.align_corners)
+    def _masks(self, channels: Tensor, images: Tensor, numbers: Tensor, sample: int) -> Tensor:
+        """(B, 1, H, W) of the images' dtype: the masks of channels with these numbers."""
+        return self._scaled(self._enlarged(channels, images), images)
+
+    def _enlarged(self, channels: Tensor, images: Tensor) -> Tensor:
+        return interpolated(channels[:, None], size_of(images), self.align_corners)
+
+    @staticmethod
+    def _scaled(large: Tensor, images: Tensor) -> Tensor:
+        """In [0, 1]."""
         low, high = large.amin(places(large), keepdim=True), large.amax(places(large), keepdim=True)
         extent = high - low
         return ((large - low) / extent.masked_fill(extent == 0, 1)).to(images.dtype)
 
     def _options(self) -> dict[str, Any]:
         return {"align_corners": self.align_corners}
+
+
+@register(
+    "ss-cam",
+    label="SS-CAM",
+    summary="Score-CAM over masks of noisy activations; very slow",
+    group="gradient-free",
+    slow=True,
+    line=("green", "--", "P"),
+)
+class SSCAM(ScoreCAM):
+    """SS-CAM (Wang et al., 2020): Score-CAM with the mean score over masks of noisy activations.
+
+        M_k,s = scaled(upsampled(A^k) + eta_s),  eta_s ~ N(0, scale^2),    w = softmax_k( mean_s y(x * M_k,s) )
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        samples: masks of each channel.
+        scale: the noise's standard deviation, in units of the activations.
+        align_corners: as for `ScoreCAM`.
+        seed: of the noise.
+        common: the options all explainers take.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        samples: int = 35,
+        scale: float = 2.0,
+        align_corners: bool = False,
+        seed: int = 0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, align_corners=align_corners, **common)
+        check_count(samples, "samples")
+        self.blanks_constants = False
+        self.samples, self.scale, self.seed = samples, scale, seed
+
+    def _masks(self, channels: Tensor, images: Tensor, numbers: Tensor, sample: int) -> Tensor:
+        large = self._enlarged(channels, images)
+        sources = (generator(self.seed, "ss-cam", sample, number) for number in numbers.tolist())
+        noise = torch.stack([torch.randn(large.shape[1:], generator=source, device="cpu") for source in sources])
+        return self._scaled(large + self.scale * noise.to(large), images)
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "samples": self.samples, "scale": self.scale, "seed": self.seed}
+
+
+@register(
+    "is-cam",
+    label="IS-CAM",
+    summary="Score-CAM over masks that grow in steps; very slow",
+    group="gradient-free",
+    slow=True,
+    line=("green", "--", "*"),
+)
+class ISCAM(ScoreCAM):
+    """IS-CAM (Naidu et al., 2020): Score-CAM with the mean score over n masks that grow in steps.
+
+        M_k,i = (1 + ... + i) / n * scaled(upsampled(A^k)),    w = softmax_k( 1/n sum_i y(x * M_k,i) )
+
+    Args:
+        model: the classifier.
+        layer: where; see `Explainer`.
+        samples: n, the steps.
+        align_corners: as for `ScoreCAM`.
+        common: the options all explainers take.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: Layer = None,
+        *,
+        samples: int = 10,
+        align_corners: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(model, layer, align_corners=align_corners, **common)
+        check_count(samples, "samples")
+        self.samples = samples
+
+    def _masks(self, channels: Tensor, images: Tensor, numbers: Tensor, sample: int) -> Tensor:
+        share = (sample + 1) * (sample + 2) / 2 / self.samples
+        return super()._masks(channels, images, numbers, sample) * share
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "samples": self.samples}
 
 
 @register(

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from egcam.errors import LayerError
 from egcam.models.capture import Probe, does_not_reach, gradients_of
@@ -205,6 +206,17 @@ class Replay:
             score: from the model's output to the (B,) numbers explained.
         """
         return gradients_at(activations, lambda leaf: score(self._run(leaf, own)), self._point.name)
+
+    def curvature(self, activations: Tensor, own: Tensor, score: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradient at `activations` (B, …), and H A: how it changes along the activations themselves."""
+        # The fused forms of attention have no second derivatives.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            leaf = activations.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(score(self._run(leaf, own)).sum(), leaf, create_graph=True)
+            if not gradient.requires_grad:  # the score is linear in them
+                return gradient.detach(), torch.zeros_like(gradient)
+            (product,) = torch.autograd.grad(gradient, leaf, leaf.detach(), allow_unused=True)
+        return gradient.detach(), torch.zeros_like(gradient) if product is None else product
 
     def graph(self, activations: Tensor, own: Tensor, graph: SlopeGraph) -> tuple[Tensor, Any]:
         """A copy of `activations` (B, …) to start from, and the model's output for it, with the graph between them."""
