@@ -440,8 +440,8 @@ def assert_follows_formula(
 
 
 def test_every_method_for_any_network_has_a_formula_here() -> None:
-    """Those of other packages are compared with these packages, in test_foreign.py."""
-    assert set(FORMULAS) == set(METHODS)
+    """Those of other packages are compared with these packages, in test_foreign.py; four are in test_field.py."""
+    assert set(FORMULAS) | {"kpca-cam", "shapley-cam", "ss-cam", "is-cam"} == set(METHODS)
 
 
 # CAM is defined for pooling and one linear layer only.

@@ -25,6 +25,8 @@ EGYPTIAN_CAT = 285
 
 FEW = {"samples": 6, "reference": "blurred"}
 OPTIONS: dict[str, dict[str, object]] = {
+    "ss-cam": {"samples": 1},
+    "is-cam": {"samples": 1},
     "slope-cam": FEW,
     "expected-grad-cam": FEW,
     "expected-gradients": FEW,

@@ -140,7 +140,9 @@ class SSCAM(ScoreCAM):
     def _masks(self, channels: Tensor, images: Tensor, numbers: Tensor, sample: int) -> Tensor:
         large = self._enlarged(channels, images)
         sources = (generator(self.seed, "ss-cam", sample, number) for number in numbers.tolist())
-        noise = torch.stack([torch.randn(large.shape[1:], generator=source, device="cpu") for source in sources])
+        noise = torch.stack(
+            [torch.randn(large.shape[1:], generator=source, dtype=torch.float32, device="cpu") for source in sources]
+        )
         return self._scaled(large + self.scale * noise.to(large), images)
 
     def _options(self) -> dict[str, Any]:

@@ -35,7 +35,9 @@ class ShapleyCAM(Explainer):
 
     def _layer_maps(self, task: Task, tail: Replay) -> Tensor:
         found = []
-        for own in task.meter.each(torch.split(torch.arange(len(task.images)), max(1, task.tails_at_once))):
+        for own in task.meter.each(
+            torch.split(torch.arange(len(task.images), device="cpu"), max(1, task.tails_at_once))
+        ):
             here = tail.activations[own.to(tail.activations.device)]
             gradient, product = tail.curvature(here, own, partial(task.scores_of, own=own))
             task.meter.tails += len(own)
