@@ -160,6 +160,10 @@ def test_a_stopped_run_goes_on_to_the_same_map(tmp_path: Path) -> None:
     assert again == [len(windows.starts((40, 56)))], "nothing is left to do"
     with pytest.raises(InputError, match="sums of another model, input or method"):
         windows.explain(source, folder=tmp_path, target=Mask(2), layer="body", reference=others)
+    changed = source.clone()
+    changed[:, -1, -1] += 1
+    with pytest.raises(InputError, match="sums of another model, input or method"):
+        windows.explain(changed, folder=tmp_path, **options)
 
 
 def test_windows_that_a_mask_does_not_touch_are_not_run() -> None:
@@ -181,6 +185,12 @@ def test_what_cannot_be_is_refused_in_a_sentence() -> None:
         egcam.Windows(model, (16, 16), 1.0)
     with pytest.raises(InputError, match="it must be that of a window"):
         egcam.Windows(model, (16, 16), blend=torch.ones(8, 8))
+    with pytest.raises(InputError, match="a str has no shape: pass an array"):
+        egcam.Windows(model, (16, 16)).explain("scene.tif", target=1)
+    with pytest.raises(InputError, match=r"has the axes \(1, 32, 32\) besides its channels"):
+        egcam.Windows(model, (16, 16)).explain(torch.rand(1, 1, 32, 32), target=1)
+    with pytest.raises(InputError, match="every must be a whole number"):
+        egcam.Windows(model, (16, 16)).explain(torch.rand(1, 32, 32), target=1, every=0)
     with pytest.raises(TargetError, match="say which one is explained"):
         egcam.Windows(model, (16, 16)).explain(torch.rand(1, 32, 32))
     with pytest.raises(TargetError, match="pass a mask of the whole"):

@@ -121,6 +121,8 @@ class SSCAM(ScoreCAM):
         common: the options all explainers take.
     """
 
+    blanks_constants = False
+
     def __init__(
         self,
         model: nn.Module,
@@ -134,7 +136,6 @@ class SSCAM(ScoreCAM):
     ) -> None:
         super().__init__(model, layer, align_corners=align_corners, **common)
         check_count(samples, "samples")
-        self.blanks_constants = False
         self.samples, self.scale, self.seed = samples, scale, seed
 
     def _masks(self, channels: Tensor, images: Tensor, numbers: Tensor, sample: int) -> Tensor:

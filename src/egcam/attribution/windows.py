@@ -21,7 +21,7 @@ from egcam.attribution.explainer import plain_settings
 from egcam.attribution.explanation import Completeness, Explanation
 from egcam.attribution.registry import create
 from egcam.attribution.task import Progress
-from egcam.errors import InputError, TargetError
+from egcam.errors import InputError, TargetError, check_count
 from egcam.imageops import Size
 from egcam.models.class_scores import known_classes
 from egcam.models.session import weights_of
@@ -83,7 +83,9 @@ class Windows:
         >>> Windows(nn.Identity(), (4,), 0.5).starts((9,)), Windows(nn.Identity(), (4,), 0.5, even=True).starts((11,))
         ([(0,), (2,), (4,), (5,)], [(0,), (2,), (4,), (5,), (7,)])
         """
-        if len(size) != len(self.size) or any(whole < side for whole, side in zip(size, self.size, strict=True)):
+        if len(size) != len(self.size):
+            raise InputError(f"the input has the axes {size} besides its channels, and a window {self.size}: as many")
+        if any(whole < side for whole, side in zip(size, self.size, strict=True)):
             raise InputError(f"the input is {size} and a window {self.size}: pass a smaller window, or pad the input")
         return list(product(*self.lines(size)))
 
@@ -132,7 +134,8 @@ class Windows:
                 mask of the whole, for segmenters.
             prepare: from a piece of the source to the network's input (C, *size); None is a float tensor of it.
             folder: where the sums are kept every few windows; a call that was stopped goes on from there, to the same
-                map to the bit.
+                map to the bit. Sums of another run are refused; it is told by the weights, three windows of the source
+                and the options, of which functions and loaders are told by their names only.
             every: how many windows that is.
             progress: called with (windows done, windows in all).
             options: what the method takes: layer, reference, samples, signed, …
@@ -143,12 +146,15 @@ class Windows:
         """
         if target is None:
             raise TargetError("windows may predict different classes: say which one is explained, target=…")
+        check_count(every, "every", InputError)
+        if not hasattr(source, "shape"):
+            raise InputError(f"a {type(source).__name__} has no shape: pass an array with channels first")
         size = tuple(int(side) for side in source.shape[1:])
         plan = _Plan(self, size, self._wanted(target, options), prepare or _as_float)
         explainer = create(method, self.model, **{**options, "signed": True})
         starts = plan.starts()
         sums = _Sums()
-        kept = None if folder is None else _Kept(Path(folder), self._print(source, method, target, options))
+        kept = None if folder is None else _Kept(Path(folder), self._print(source, method, target, options, plan))
         if kept is not None:
             sums = kept.read()
         if progress is not None:
@@ -173,13 +179,15 @@ class Windows:
         classes = target.classes or known_classes(self.model, options.get("classes"))
         return replace(target, classes=classes, score=target.score or options.get("score"))
 
-    def _print(self, source: Any, method: str, target: Any, options: dict[str, Any]) -> str:
+    def _print(self, source: Any, method: str, target: Any, options: dict[str, Any], plan: _Plan) -> str:
         """What tells one run from another, where sums are kept."""
-        first = np.ascontiguousarray(torch.as_tensor(source[(slice(None), *_slices((0,) * len(self.size), self.size))]))
+        starts = plan.starts()
+        looks = [starts[number] for number in (0, len(starts) // 2, -1)]
+        pieces = [torch.as_tensor(source[(slice(None), *_slices(start, self.size))]) for start in looks]
         mask = target.mask if isinstance(target, Mask) else None
         parts = {
             "weights": weights_of(self.model).checksum,
-            "source": [list(source.shape), sha256(first.tobytes()).hexdigest()],
+            "source": [list(source.shape), *map(_digest, pieces), plain_settings(plan.prepare)],
             "windows": [list(self.size), self.overlap, self.even, _digest(self.weights())],
             "method": [method, {name: _plain(value) for name, value in sorted(options.items())}],
             "target": [_plain(replace(target, mask=None) if mask is not None else target), _digest(mask)],

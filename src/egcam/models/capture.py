@@ -390,7 +390,7 @@ class Probe:
             return None
 
 
-def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | None:
+def gradients_of(scores: Tensor, sources: Sequence[Tensor], create_graph: bool = False) -> list[Tensor] | None:
     """d(sum of the scores)/d(each source), or None if the scores do not depend on all of them.
 
     Scores that depend on nothing and are exactly 0 are those of targets that found nothing to read: a box that no
@@ -400,7 +400,7 @@ def gradients_of(scores: Tensor, sources: Sequence[Tensor]) -> list[Tensor] | No
         return None if bool(scores.any()) else [torch.zeros_like(source) for source in sources]
     with torch.enable_grad():
         total = scores.sum()
-    gradients = torch.autograd.grad(total, sources, allow_unused=True)
+    gradients = torch.autograd.grad(total, sources, allow_unused=True, create_graph=create_graph)
     return None if any(gradient is None for gradient in gradients) else list(gradients)
 
 

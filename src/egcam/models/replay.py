@@ -212,7 +212,11 @@ class Replay:
         # The fused forms of attention have no second derivatives.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             leaf = activations.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(score(self._run(leaf, own)).sum(), leaf, create_graph=True)
+            scores = score(self._run(leaf, own))
+            found = gradients_of(scores, [leaf], create_graph=True)
+            if found is None:
+                raise does_not_reach(repr(self._point.name))
+            (gradient,) = found
             if not gradient.requires_grad:  # the score is linear in them
                 return gradient.detach(), torch.zeros_like(gradient)
             (product,) = torch.autograd.grad(gradient, leaf, leaf.detach(), allow_unused=True)
